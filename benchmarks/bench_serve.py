@@ -34,9 +34,8 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.serve.conversation import Unjudged
-from rocstar.engine.serve.conversation_manager import ConversationLimits
+from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.endpoint import ServeOptions
 from rocstar.engine.serve.server import open_endpoint
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
@@ -91,7 +90,7 @@ async def serve_for(pipe: Connection, script: str, keeps: str) -> None:
     agent = make_agent(script, sandbox)
     agent.inference.requests = _Forgetful()  # type: ignore[attr-defined]
     agent.inference.released = _Forgetful()  # type: ignore[attr-defined]
-    options = ServeOptions(conversations=ConversationLimits(max_choices=4096))
+    options = ServeOptions(max_choices=4096)
     async with AsyncExitStack() as stack:
         kept = None
         if keeps:
@@ -99,8 +98,8 @@ async def serve_for(pipe: Connection, script: str, keeps: str) -> None:
                 Path(keeps), decode=agent.chat.decode, num_answers=lambda text: 1, temperature=1.0
             )
             kept = await stack.enter_async_context(folder)
-        listening = await stack.enter_async_context(open_endpoint(agent, options, store=kept))
-        pipe.send(listening.url)
+        endpoint = await stack.enter_async_context(open_endpoint(agent, options, store=kept))
+        pipe.send(endpoint.url)
         while await loop.run_in_executor(None, pipe.recv) != "end":
             pipe.send(await direct(agent))
 

@@ -33,7 +33,8 @@ import torch
 from report import claim, finish, result_parser
 from trl_bench.children import Child, num_threads
 
-from rocstar.engine.record.reading import from_record, read_records
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Task, Trajectory
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks

@@ -20,7 +20,8 @@ from statistics import fmean
 
 from report import ROOT, claim, finish, result_parser
 
-from rocstar.engine.record.reading import read_records, record_files
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.reading import read_records
 
 
 def run(recipe: str, directory: Path, options: list[str]) -> float:

@@ -270,15 +270,6 @@ class TrajectoryKey:
         return f"s{self.step}/{self.task_id}/{self.sibling}"
 
 
-def id_column(values: Sequence[int] | Ids) -> Ids:
-    """Return token ids as a read-only column. Raise ValueError for an invalid id."""
-    column = np.asarray(values)
-    if len(column) and (column.dtype.kind not in "iu" or column.min() < 0 or column.max() >= 1 << 31):
-        raise ValueError("a token id is not a whole number of 31 bits")
-    ids: Ids = _frozen(column.astype(np.int32, copy=False))
-    return ids
-
-
 def logprob_column(values: Sequence[float | None] | LogProbs) -> LogProbs:
     """Return log-probs as a read-only column: NaN for None; float32 if that keeps every bit."""
     if isinstance(values, np.ndarray) and values.dtype == np.float32:
@@ -324,7 +315,10 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         """Convert sequences to columns. Raise ValueError for an invalid token id."""
-        object.__setattr__(self, "ids", id_column(self.ids))
+        ids = np.asarray(self.ids)
+        if len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= 1 << 31):
+            raise ValueError("a token id is not a whole number of 31 bits")
+        object.__setattr__(self, "ids", _frozen(ids.astype(np.int32, copy=False)))
         object.__setattr__(self, "logprobs", logprob_column(self.logprobs))
 
     def __eq__(self, other: object) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -53,9 +54,6 @@ class Wait:
             return False
         self.timeout.reschedule(asyncio.get_running_loop().time())
         return True
-
-    def line(self, now: float) -> str:
-        return f"{self.who} waits for {self.whom} ({self.kind}) since {now - self.since:.1f} s"
 
 
 class WaitBoard:
@@ -101,11 +99,10 @@ class WaitBoard:
     def table(self, limit: int = 30) -> str:
         """The oldest waits, a line each, and how many there are of each kind."""
         now, entries = self.clock(), self.entries
-        kinds: dict[str, int] = {}
-        for wait in entries:
-            kinds[wait.kind] = kinds.get(wait.kind, 0) + 1
+        kinds = Counter(wait.kind for wait in entries)
         lines = [", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nobody waits"]
-        lines += [wait.line(now) for wait in entries[:limit]]
+        for wait in entries[:limit]:
+            lines.append(f"{wait.who} waits for {wait.whom} ({wait.kind}) since {now - wait.since:.1f} s")
         if len(entries) > limit:
             lines.append(f"... and {len(entries) - limit} more")
         return "\n".join(lines)

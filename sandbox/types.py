@@ -85,13 +85,6 @@ LIMIT_BOUNDS: Mapping[str, tuple[Any, Any]] = {
 DEFAULT_LIMITS = Limits()
 
 
-def check_seed(seed: int | None) -> None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"seed is {seed!r}. Pass a whole number or None.")
-    if seed is not None and not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed is {seed}. It must be in [0, 2**64).")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecRequest:
     """One program.
@@ -121,7 +114,10 @@ class ExecRequest:
 
     def __post_init__(self) -> None:
         if self.seed is not None:
-            check_seed(self.seed)
+            if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+                raise TypeError(f"seed is {self.seed!r}. Pass a whole number or None.")
+            if not 0 <= self.seed < 1 << 64:
+                raise ValueError(f"seed is {self.seed}. It must be in [0, 2**64).")
         program_files.check(self.files)
         if not isinstance(self.weight, int) or not 1 <= self.weight <= MAX_WEIGHT:
             raise ValueError(f"weight is {self.weight!r}. Pass a whole number from 1 to {MAX_WEIGHT}.")

@@ -35,9 +35,8 @@ from rocstar.train.learner.loss_stats import (
     STOP_AFTER,
     STUCK,
     LossStats,
-    format_gate,
+    report_paused_step,
     update_metrics,
-    write_worst_tokens,
 )
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
 from rocstar.train.learner.token_stats_writer import TokenStatsPath
@@ -184,8 +183,7 @@ def note_gate(run: Run, step: int, stats: LossStats) -> None:
     run.bad_steps = stats.bad_steps
     if stats.is_paused:
         bounds = off_policy_gate(run.recipe)
-        path = write_worst_tokens(run.directory, step, stats, bounds, run.decode)
-        run.listeners.note(format_gate(step, stats, bounds, path))
+        run.listeners.note(report_paused_step(run.directory, step, stats, bounds, run.decode))
 
 
 async def save(run: Run, stage: StageConfig | None, source: Source | None, *, first_step: int) -> None:

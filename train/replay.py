@@ -18,7 +18,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.json_record import RecordError, from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint

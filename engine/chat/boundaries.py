@@ -113,21 +113,6 @@ def _compile(source: str) -> jinja2.Template:
     return environment.from_string(source)
 
 
-def _strftime_at(date: str) -> Callable[[str], str]:
-    """`strftime_now` of transformers with one fixed date: today's would give other tokens every day."""
-
-    def strftime_now(form: str) -> str:
-        try:
-            return datetime.fromisoformat(date).strftime(form)
-        except ValueError:
-            raise jinja2.TemplateError(
-                f"it shows the date (strftime_now), and model.date = {date!r} is none: set model.date to a "
-                f"day as {datetime.now().date().isoformat()!r}, which all prompts of the run then show"
-            ) from None
-
-    return strftime_now
-
-
 def shows_date(template: str) -> bool:
     """Whether the template asks for the date of the day. ChatError for one that cannot be read."""
     try:
@@ -155,10 +140,20 @@ class Rendering:
                 add_generation_prompt=gen,
                 bos_token=self.bos_token,
                 eos_token=self.eos_token,
-                strftime_now=_strftime_at(self.date),
+                strftime_now=self._strftime_now,
             )
         except (jinja2.TemplateError, TypeError) as error:  # TypeError: it adds a text to what is none
             raise ChatError(f"the chat template failed to render: {error}") from None
+
+    def _strftime_now(self, form: str) -> str:
+        """As `strftime_now` of transformers, at a fixed date: today's would give other tokens every day."""
+        try:
+            return datetime.fromisoformat(self.date).strftime(form)
+        except ValueError:
+            raise jinja2.TemplateError(
+                f"it shows the date (strftime_now), and model.date = {self.date!r} is none: set model.date "
+                f"to a day as {datetime.now().date().isoformat()!r}, which all prompts of the run then show"
+            ) from None
 
 
 def find_boundaries(text: Rendering, tools: Sequence[Tool], *, thinking: Thinking = "refuse") -> Boundaries:
@@ -300,9 +295,10 @@ def _refusal(why: str, expected: str, rendered: str, *, prefix_only: bool = Fals
 
 def load_template(name: str, tokenizer_template: str | None) -> str:
     """Jinja source of 'model' (the tokenizer's own), a bundled name, or a .jinja file."""
+    names = ", ".join(bundled_templates())
     if name == "model":
         if not tokenizer_template:
-            raise ChatError(f"the tokenizer has no chat template: set model.template to one of {_bundled()}")
+            raise ChatError(f"the tokenizer has no chat template: set model.template to one of {names}")
         return tokenizer_template
     bundled = TEMPLATES / f"{name}.jinja"
     path = bundled if bundled.is_file() else Path(name)
@@ -310,14 +306,10 @@ def load_template(name: str, tokenizer_template: str | None) -> str:
         return path.read_text(encoding="utf-8")
     except OSError:
         raise ChatError(
-            f"chat template {name!r} is neither 'model', nor one of {_bundled()}, nor a file"
+            f"chat template {name!r} is neither 'model', nor one of {names}, nor a file"
         ) from None
 
 
 def bundled_templates() -> list[str]:
     """The names that `load_template` knows."""
     return sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
-
-
-def _bundled() -> str:
-    return ", ".join(bundled_templates())

@@ -57,12 +57,6 @@ class CallForm:
     read: Callable[[str, int, Schemas], Sequence[WrittenCall]]
     at_start: bool = False
 
-    def start_in(self, text: str, at: int) -> int:
-        """Return the position of a call of a form with `at_start` if spoken text begins at `at`; -1 if there
-        is none."""
-        start = len(text) - len(text[at:].lstrip())
-        return start if text.startswith(self.opens, start) else -1
-
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:
     """The parameters of each tool, by name."""

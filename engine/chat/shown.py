@@ -27,7 +27,7 @@ class ShownCheck:
 
     def check_prompt(self, messages: Sequence[Message]) -> None:
         """Check messages that the policy is to answer. ChatError says which message is not shown."""
-        self._check_form(messages, self._tools, generation_prompt=True)
+        self.check_form(messages, generation_prompt=True)
         text = self._render(messages, self._tools, gen=True)
         _find_all(messages, text, "not as it is written")
 
@@ -54,10 +54,6 @@ class ShownCheck:
         assert problem is not None
         raise problem
 
-    def check_conversation(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> None:
-        """Check the form of a finished conversation; what its texts become is found when it is encoded."""
-        self._check_form(messages, self._tools if tools is None else tools, generation_prompt=False)
-
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> str:
         """The text in front of the assistant's first turn; none where it speaks first."""
         roles = [message["role"] for message in messages]
@@ -67,12 +63,19 @@ class ShownCheck:
 
     def check_finished(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Check form and texts of a finished conversation. ChatError names the dropped text."""
-        self._check_form(messages, tools, generation_prompt=False)
+        self.check_form(messages, tools)
         _find_all(messages, self._render(messages, tools), "not as it is written")
 
-    def _check_form(
-        self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool
+    def check_form(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        *,
+        generation_prompt: bool = False,
     ) -> None:
+        """Check the form of messages: of a finished conversation, unless `generation_prompt`. ChatError names
+        the first text that is not shown. tools: None for those of the template."""
+        tools = self._tools if tools is None else tools
         form = json.dumps([[_form(message) for message in messages], bool(tools), generation_prompt])
         if form not in self._shown:
             marked = [_marked(message, k) for k, message in enumerate(messages)]
@@ -116,17 +119,18 @@ def _find_all(messages: Sequence[Message], text: str, how: str) -> None:
     """Raise ChatError unless the texts of the messages occur in `text` in order."""
     at = 0
     for number, message in enumerate(messages, 1):
-        for said in _said(message):
-            ends = [begin + len(form) for form in said if (begin := text.find(form, at)) >= 0]
+        for forms in _text_forms(message):
+            ends = [begin + len(form) for form in forms if (begin := text.find(form, at)) >= 0]
             if not ends:
+                shown = repr(forms[0])
                 raise ChatError(
                     f"the chat template shows message {number} of {len(messages)} ({message['role']}) {how}: "
-                    f"{_clipped(said[0])}"
+                    f"{shown if len(shown) <= 80 else shown[:77] + '...'}"
                 )
             at = min(ends)
 
 
-def _said(message: Message) -> Iterator[list[str]]:
+def _text_forms(message: Message) -> Iterator[list[str]]:
     """Each text of a message in the forms in which a template may write it."""
     for key in _TEXTS:
         if isinstance(message.get(key), str):
@@ -152,8 +156,3 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield value
-
-
-def _clipped(text: str) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -49,7 +49,7 @@ def parse_tool_calls(
     Without a form, for a text whose template is not known, the tag of the first call says which it is.
     """
     form = form or _form_of(text)
-    if _is_said(text, form):
+    if _is_plain(text, form):
         return ()
     found, _ = _read(text, form, schemas)
     return tuple([written.call for written in found])
@@ -66,18 +66,11 @@ def tool_call_spans(text: str, form: TurnForm = DEFAULT) -> tuple[tuple[int, int
     )
 
 
-def said(written: str | Sequence[Turn]) -> str:
+def spoken_text(written: str | Sequence[Turn]) -> str:
     """Return the spoken text of turns, or of one turn's text: without thoughts and without closed calls."""
     if isinstance(written, str):
-        return _without(written, _form_of(written), thoughts=True)
-    if len(written) == 1:
-        return _without(written[0].text, written[0].form, thoughts=True)
-    return "\n".join([_without(turn.text, turn.form, thoughts=True) for turn in written])
-
-
-def without_tool_calls(text: str, form: TurnForm = DEFAULT) -> str:
-    """The text with every closed call cut out."""
-    return _without(text, form, thoughts=False)
+        return without_tool_calls(written, _form_of(written), cuts_thoughts=True)
+    return "\n".join([without_tool_calls(turn.text, turn.form, cuts_thoughts=True) for turn in written])
 
 
 def _form_of(text: str) -> TurnForm:
@@ -89,17 +82,18 @@ def _form_of(text: str) -> TurnForm:
     return _BY_TAG[first[0]]
 
 
-def _is_said(text: str, form: TurnForm) -> bool:
+def _is_plain(text: str, form: TurnForm) -> bool:
     """Whether a turn certainly has neither call nor thought."""
     return not form.opens_thought and _BEGINS[form.calls].search(text) is None
 
 
-def _without(text: str, form: TurnForm, *, thoughts: bool) -> str:
-    if _is_said(text, form):
+def without_tool_calls(text: str, form: TurnForm = DEFAULT, *, cuts_thoughts: bool = False) -> str:
+    """Return the text without its closed calls, and without its thoughts if asked."""
+    if _is_plain(text, form):
         return text
     calls, drafts = _read(text, form)
     cut = [(call.start, call.end) for call in calls if call.closed]
-    if drafts and thoughts:
+    if drafts and cuts_thoughts:
         cut = sorted([*cut, *drafts]) if cut else drafts
     kept, end = [], 0
     for start, stop in cut:
@@ -122,7 +116,8 @@ def _read(
     found, may_call = list[WrittenCall](), calls.at_start
     while True:
         start = first.start() if first else len(text)
-        if may_call and 0 <= (begin := calls.start_in(text, at)) < start:
+        begin = len(text) - len(text[at:].lstrip()) if may_call else start
+        if begin < start and text.startswith(calls.opens, begin):
             first, start = None, begin
         elif first is None:
             return found, thoughts

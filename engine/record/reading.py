@@ -14,36 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.files import FRAMES, LINES, record_files, whole_file
-from rocstar.engine.record.json_record import (
-    VERSION,
-    RecordError,
-    Verdict,
-    decode_outcome,
-    decode_turn,
-    encode_outcome,
-    encode_turn,
-    from_record,
-    to_record,
-)
+from rocstar.engine.record.json_record import VERSION, RecordError
 from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import HIDDEN
-
-__all__ = [
-    "VERSION",
-    "RecordError",
-    "Verdict",
-    "decode_outcome",
-    "decode_turn",
-    "encode_outcome",
-    "encode_turn",
-    "export_lines",
-    "from_record",
-    "read_folder",
-    "read_records",
-    "record_files",
-    "to_record",
-    "write_records",
-]
 
 
 def read_folder(folder: Path) -> Iterator[dict[str, Any]]:

@@ -16,12 +16,7 @@ from typing import Any
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.recording_engine import (
-    ConversationOrder,
-    ConversationRecorder,
-    RecordingEngine,
-    RecordingTools,
-)
+from rocstar.engine.serve.recording_engine import ConversationOrder, RecordingEngine, RecordingTools
 from rocstar.engine.serve.responses import conversation_error
 from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
 from rocstar.engine.types import (
@@ -57,12 +52,13 @@ class ServedConversation:
         self.ended = asyncio.Event()
         self._has_client_calls = order.served_model == "raw" and bool(order.functions)
         self.choices = [
-            ConversationRecorder(order, k, agent.chat, self._emit) for k in range(order.num_choices)
+            RecordingEngine(agent.inference, order, k, agent.chat, self._emit)
+            for k in range(order.num_choices)
         ]
-        self._waited: set[int] = set()
+        self._queue_timeouts: set[int] = set()
         """The choices that got no slot in time."""
         self._parts: list[Part] = []
-        self._news: asyncio.Future[None] | None = None
+        self._new_parts: asyncio.Future[None] | None = None
 
     # ---- for the response writer ----
 
@@ -70,13 +66,13 @@ class ServedConversation:
         """Return the parts since the last call as soon as there are some; [] at the timeout; None at the
         end."""
         if not self._parts and not self.ended.is_set():
-            self._news = asyncio.get_running_loop().create_future()
+            self._new_parts = asyncio.get_running_loop().create_future()
             timer = asyncio.get_running_loop().call_later(timeout_s, self._wake)
             try:
-                await self._news
+                await self._new_parts
             finally:
                 timer.cancel()
-                self._news = None
+                self._new_parts = None
         parts, self._parts = self._parts, []
         return None if not parts and self.ended.is_set() else merge_parts(parts)
 
@@ -95,7 +91,7 @@ class ServedConversation:
         """Return the error that replaces the choices, or None."""
         for k, trajectory in enumerate(self.trajectories):
             outcome = trajectory.outcome
-            if k in self._waited:
+            if k in self._queue_timeouts:
                 detail = f"{self._queue_timeout_s:g} s were not enough; ask again later"
                 return conversation_error("queue_timeout", detail, retryable=True)
             if trajectory.finish_reason is FinishReason.aborted and isinstance(outcome, Failed):
@@ -146,7 +142,7 @@ class ServedConversation:
         limits = dataclasses.replace(agent.limits, max_response_tokens=order.max_tokens)
         agent = dataclasses.replace(
             agent,
-            inference=RecordingEngine(agent.inference, recorder),
+            inference=recorder,
             tools=RecordingTools(agent.tools, recorder, max_tokens=limits.max_tool_tokens),
             judge=agent.judge if order.is_judged else Unjudged(),
             limits=limits,
@@ -162,7 +158,7 @@ class ServedConversation:
             patience.cancel()
 
     def _give_up(self, choice: int) -> None:
-        self._waited.add(choice)
+        self._queue_timeouts.add(choice)
         self.choices[choice].stop()
 
     def _emit_calls(self, choice: int, trajectory: Trajectory) -> None:
@@ -184,8 +180,8 @@ class ServedConversation:
         self._wake()
 
     def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._new_parts is not None and not self._new_parts.done():
+            self._new_parts.set_result(None)
 
 
 def _is_calling(trajectory: Trajectory) -> bool:

@@ -13,7 +13,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import Metric
 
@@ -22,25 +22,45 @@ from rocstar.engine.serve.conversation import ServedConversation
 from rocstar.engine.serve.conversation_store import CONVERSATION, ConversationStore
 from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.types import Failed, Origin, Trajectory
+from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.guard import Owners
 from rocstar.sandbox.http.metrics import SecondsHistogram, ServerMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationLimits:
-    """The limits of conversations.
+class ServeOptions:
+    """The settings of a server.
 
     Attributes:
+        owners: the owners of tokens; without any, requests on loopback need no token.
+        trusted_proxies: peers whose X-Forwarded-For the access log uses.
+        max_context: tokens of a prompt and its response together; None if the engine does not report it.
         max_choices: the maximum number in flight, running or waiting; more are rejected.
         queue_timeout_s: the maximum wait of a choice for its slot in the engine.
         grace_s: the time for a stopped conversation to end.
         max_unwritten: the number of ended conversations waiting for the disk above which none starts.
+        ping_s: the time without parts after which a stream sends a ping.
+        write_timeout_s: the maximum time that a client may not read its stream.
+        body_timeout_s: the time for a body to arrive.
+        max_body_bytes: the maximum size of a body.
+        max_connections: connections of clients; seven eighths are for authenticated clients.
+        isolation: the isolation of the tools, for the responses.
     """
 
+    owners: Owners = field(default_factory=Owners)
+    trusted_proxies: tuple[Network, ...] = ()
+    max_context: int | None = None
     max_choices: int = 1024
     queue_timeout_s: float = 120.0
     grace_s: float = 10.0
     max_unwritten: int = 256
+    ping_s: float = 10.0
+    write_timeout_s: float = 60.0
+    body_timeout_s: float = 30.0
+    max_body_bytes: int = 16 << 20
+    max_connections: int = 4096
+    isolation: str = ""
 
 
 class ConversationManager:
@@ -55,7 +75,7 @@ class ConversationManager:
         tasks: asyncio.TaskGroup,
         *,
         store: ConversationStore | None,
-        limits: ConversationLimits,
+        options: ServeOptions,
         metrics: ServeMetrics,
         note: Callable[[str], None],
     ) -> None:
@@ -63,42 +83,42 @@ class ConversationManager:
         agent: the agent, whose engine is open.
         tasks: the server's task group, for the conversations.
         store: stores the records; None to store none.
-        limits: the limits of conversations.
+        options: of the server.
         metrics: the counters.
         note: shows a line to the operator.
         """
-        self.agent, self.store, self.limits, self.metrics, self.note = agent, store, limits, metrics, note
+        self.agent, self.store, self.options, self.metrics, self.note = agent, store, options, metrics, note
         self.is_closing = False
         self._tasks = tasks
         self.in_flight = 0
         """Choices that have begun and not ended."""
-        self._going: dict[ServedConversation, asyncio.Task[None]] = {}
+        self._active: dict[ServedConversation, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._unwritten = 0
-        self._disk_follows = asyncio.Event()
-        self._disk_follows.set()
+        self._disk_keeps_up = asyncio.Event()
+        self._disk_keeps_up.set()
 
     def check_room(self, num_choices: int) -> None:
         """Raise RequestError if the choices cannot start now."""
         if self.is_closing:
             raise RequestError("the server is shutting down; ask another", status=503, kind="closing")
-        if self.in_flight + num_choices > self.limits.max_choices:
+        if self.in_flight + num_choices > self.options.max_choices:
             self.metrics.turned_away += 1
             raise RequestError(
                 f"{self.in_flight} choices are in flight and {num_choices} more were asked for; the server "
-                f"takes {self.limits.max_choices} at a time: ask again later",
+                f"takes {self.options.max_choices} at a time: ask again later",
                 status=429,
                 kind="queue_full",
             )
 
-    async def until_disk_follows(self) -> None:
+    async def wait_for_disk(self) -> None:
         """Wait until few enough conversations wait for the disk. Raises RequestError at the timeout."""
-        if self._disk_follows.is_set():
+        if self._disk_keeps_up.is_set():
             return
         try:
-            async with asyncio.timeout(self.limits.queue_timeout_s):
-                await self._disk_follows.wait()
+            async with asyncio.timeout(self.options.queue_timeout_s):
+                await self._disk_keeps_up.wait()
         except TimeoutError:
             raise RequestError(
                 f"{self._unwritten} conversations wait for the disk, which takes no records; ask again later",
@@ -111,8 +131,8 @@ class ConversationManager:
         name = secrets.token_hex(8) if self.store is None else self.store.begin()
         task = replace(order.task, meta={**order.task.meta, CONVERSATION: name})
         order = replace(order, id=name, task=task)
-        conversation = ServedConversation(self.agent, order, queue_timeout_s=self.limits.queue_timeout_s)
-        self._going[conversation] = self._tasks.create_task(self._see_through(conversation))
+        conversation = ServedConversation(self.agent, order, queue_timeout_s=self.options.queue_timeout_s)
+        self._active[conversation] = self._tasks.create_task(self._run(conversation))
         self.in_flight += order.num_choices
         self._idle.clear()
         self.metrics.conversations[(order.served_model,)] += 1
@@ -120,11 +140,11 @@ class ConversationManager:
 
     def stop(self, conversation: ServedConversation) -> None:
         """Stop the conversation of a client that disconnected, and cancel it after the grace period."""
-        task = self._going.get(conversation)
+        task = self._active.get(conversation)
         if task is None or conversation.ended.is_set():
             return
         conversation.stop()
-        timer = asyncio.get_running_loop().call_later(self.limits.grace_s, task.cancel)
+        timer = asyncio.get_running_loop().call_later(self.options.grace_s, task.cancel)
         task.add_done_callback(lambda _: timer.cancel())  # or it would hold the task for that long
 
     async def drain(self, timeout_s: float) -> bool:
@@ -136,12 +156,12 @@ class ConversationManager:
                 await self._idle.wait()
         except TimeoutError:
             ended = False
-            for conversation in list(self._going):
+            for conversation in list(self._active):
                 self.stop(conversation)
             await self._idle.wait()
         return ended
 
-    async def _see_through(self, conversation: ServedConversation) -> None:
+    async def _run(self, conversation: ServedConversation) -> None:
         name, num_choices = conversation.order.id, conversation.order.num_choices
         try:
             await conversation.run()
@@ -149,7 +169,7 @@ class ConversationManager:
             self.metrics.ended(conversation)
             trajectories = conversation.trajectories
             # While waiting for the disk, hold only the trajectories.
-            del self._going[conversation], conversation
+            del self._active[conversation], conversation
             try:
                 await self._keep(name, trajectories)
             finally:
@@ -161,7 +181,7 @@ class ConversationManager:
         if self.store is None:
             return
         self._unwritten += 1
-        self._see_disk()
+        self._check_disk()
         try:
             await self.store.keep(name, trajectories)
         except OSError as error:
@@ -169,11 +189,11 @@ class ConversationManager:
             self.note(f"a conversation's record was not written: {error}; make room on the disk")
         finally:
             self._unwritten -= 1
-            self._see_disk()
+            self._check_disk()
 
-    def _see_disk(self) -> None:
-        follows = self._unwritten < self.limits.max_unwritten
-        (self._disk_follows.set if follows else self._disk_follows.clear)()
+    def _check_disk(self) -> None:
+        follows = self._unwritten < self.options.max_unwritten
+        (self._disk_keeps_up.set if follows else self._disk_keeps_up.clear)()
 
 
 FIRST_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)

@@ -16,20 +16,21 @@ import asyncio
 import json
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_json, frame_key
 from rocstar.engine.record.files import FRAMES, INDEX
-from rocstar.engine.record.reading import RecordError, Verdict
+from rocstar.engine.record.json_record import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, complete_frames
 from rocstar.engine.serve.conversation import UNJUDGED
 from rocstar.engine.types import Failed, Scored, Trajectory, TrajectoryKey, Turn
+from rocstar.sandbox.http.errors import RequestError
 
 TRAJECTORIES, FEEDBACK = "trajectories", "feedback.jsonl"
 PER_FILE = 256
@@ -52,10 +53,6 @@ KNOWN_FILES = 64
 MAX_LOOKUPS = 256
 REWARDS = {"up": 1.0, "down": 0.0}
 T = TypeVar("T")
-
-
-class LookupsFull(Exception):
-    """Too many feedback lookups wait."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,14 +94,14 @@ class ConversationStore:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="served-names")
         self._looking_up = 0
         """Lookups of names that have not ended."""
-        self._names: OrderedDict[int, set[tuple[str, int]]] = OrderedDict()
-        """The contents of the most recently used closed files. Only the reader's thread uses it."""
+        # Only the reader's thread calls it.
+        self._names = lru_cache(maxsize=KNOWN_FILES)(lambda step: read_names(self._path(step)))
         self._open: dict[int, _OpenFile] = {}
         self._unsettled: set[int] = set()
         """Files with an index and thumbs that are not in it."""
 
     async def __aenter__(self) -> ConversationStore:
-        await self._do(self._recover)
+        await self._run_in_writer(self._recover)
         self._open[self._step] = _OpenFile()
         return self
 
@@ -112,7 +109,7 @@ class ConversationStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._do(self._settle, sorted({*self._open, *self._unsettled}))
+            await self._run_in_writer(self._settle, sorted({*self._open, *self._unsettled}))
         finally:
             await asyncio.to_thread(self._thread.shutdown)
             self._reader.shutdown(wait=False, cancel_futures=True)
@@ -137,52 +134,45 @@ class ConversationStore:
             if trajectories:
                 # before the write, because the client may send feedback earlier
                 now.names.update((name, t.key.sibling) for t in trajectories)
-                await self._do(self._append, now, step, trajectories)
+                await self._run_in_writer(self._append, now, step, trajectories)
         finally:
             now.pending -= 1
             if step != self._step and not now.pending:
-                await self._do(self._settle, [step])
+                await self._run_in_writer(self._settle, [step])
                 del self._open[step]
 
     async def feedback(self, name: str, choice: int, thumb: str, comment: str) -> bool:
         """Store the feedback of a person. Return False if the conversation has no such choice. Raises
-        LookupsFull if too many lookups wait."""
+        RequestError if too many lookups wait."""
         step = parse_step(name)
         if step is None or not 0 < step <= self._step:
             return False
         now = self._open.get(step)
-        names = now.names if now is not None else await self._names_of(step)
+        names = now.names if now is not None else await self._look_up(step)
         if (name, choice) not in names:
             return False
         payload = {"id": name, "index": choice, "thumb": thumb, "comment": comment, "time": time.time()}
-        await self._do(self._append_feedback, payload)
+        await self._run_in_writer(self._append_feedback, payload)
         if step not in self._open:  # now: it may have been closed meanwhile
             self._unsettled.add(step)
         return True
 
-    async def _names_of(self, step: int) -> Collection[tuple[str, int]]:
-        """Conversations and choices of a file that is closed. LookupsFull where too many wait."""
+    async def _look_up(self, step: int) -> set[tuple[str, int]]:
+        """Return the conversation and choice of each record of a closed file. Raises RequestError."""
         if self._looking_up >= MAX_LOOKUPS:
-            raise LookupsFull(f"{self._looking_up} verdicts wait for their lookup")
+            raise RequestError(
+                f"{self._looking_up} verdicts wait for their lookup; ask again later",
+                status=429,
+                kind="queue_full",
+            )
         self._looking_up += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reader, self._find_names, step)
+            return await asyncio.get_running_loop().run_in_executor(self._reader, self._names, step)
         finally:
             self._looking_up -= 1
 
-    async def _do(self, work: Callable[..., T], *args: Any) -> T:
+    async def _run_in_writer(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
-
-    # ---- in the reader's thread ----
-
-    def _find_names(self, step: int) -> Collection[tuple[str, int]]:
-        found = self._names.get(step)
-        if found is None:
-            found = self._names[step] = set(_iter_names(self._path(step)))
-            if len(self._names) > KNOWN_FILES:
-                self._names.popitem(last=False)
-        self._names.move_to_end(step)
-        return found
 
     # ---- in the writer's thread ----
 
@@ -194,25 +184,28 @@ class ConversationStore:
         (self.folder / TRAJECTORIES).mkdir(parents=True, exist_ok=True)
         files = (self.folder / TRAJECTORIES).glob(f"step_*{FRAMES}")
         steps = sorted(int(path.stem[5:]) for path in files if path.stem[5:].isdecimal())
-        self._settle([step for step in steps if not self._is_settled(step)])
+        # An index that is newer than all thumbs has them.
+        thumbs = self.folder / FEEDBACK
+        changed_ns = thumbs.stat().st_mtime_ns if thumbs.is_file() else 0
+        indices = {step: self._path(step).with_suffix(INDEX) for step in steps}
+        self._settle(
+            [
+                step
+                for step, index in indices.items()
+                if not index.is_file() or index.stat().st_mtime_ns <= changed_ns
+            ]
+        )
         self._step = max(steps, default=0) + 1
-
-    def _is_settled(self, step: int) -> bool:
-        """Return True if the file has an index that is newer than all thumbs."""
-        index, thumbs = self._path(step).with_suffix(INDEX), self.folder / FEEDBACK
-        if not index.is_file():
-            return False
-        return not thumbs.is_file() or thumbs.stat().st_mtime_ns < index.stat().st_mtime_ns
 
     def _append(self, now: _OpenFile, step: int, trajectories: Sequence[Trajectory]) -> None:
         if now.frames is None:
             now.frames = FrameFile(self._path(step), ABOUT)
-        now.frames.append([self._frame(self._fit(t)) for t in trajectories])
+        now.frames.append([self._frame(self._check_temperature(t)) for t in trajectories])
 
     def _frame(self, t: Trajectory) -> bytes:
         return encode_frame(t, [self._decode(t.ids[s.start : s.end].tolist()) for s in t.segments])
 
-    def _fit(self, t: Trajectory) -> Trajectory:
+    def _check_temperature(self, t: Trajectory) -> Trajectory:
         """Remove the reward of a trajectory sampled at another temperature: its log-probs are not those of
         training."""
         given = t.task.meta.get(TEMPERATURE, self._temperature)
@@ -265,31 +258,33 @@ class ConversationStore:
                     place = file.append([self._frame(rewarded)])[0]
                 if t.key not in found or isinstance(rewarded.outcome, Scored):
                     found[t.key] = rewarded, place
-            file.seal([self._judged(t, place) for t, place in found.values()], stage=STAGE)
+            judged = []
+            for t, place in found.values():
+                bucket = "served" if isinstance(t.outcome, Scored) else "failed"
+                verdict = Verdict(bucket=bucket, penalty_error=None, penalty_format=None, advantage=None)
+                answers = self._num_answers(t.turns)
+                judged.append(Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place))
+            file.seal(judged, stage=STAGE)
 
     def _rewarded(self, t: Trajectory, thumbs: Mapping[tuple[str, int], str]) -> Trajectory:
         thumb = thumbs.get((_conversation_of(t), t.key.sibling))
         if thumb is None or (isinstance(t.outcome, Failed) and t.outcome.kind != UNJUDGED):
             return t
         outcome = Scored(reward=REWARDS[thumb], method="feedback")
-        return t if t.outcome == outcome else self._fit(replace(t, outcome=outcome))
-
-    def _judged(self, t: Trajectory, place: FramePlace) -> Judged:
-        bucket = "served" if isinstance(t.outcome, Scored) else "failed"
-        verdict = Verdict(bucket=bucket, penalty_error=None, penalty_format=None, advantage=None)
-        answers = self._num_answers(t.turns)
-        return Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place)
+        return t if t.outcome == outcome else self._check_temperature(replace(t, outcome=outcome))
 
 
-def _iter_names(path: Path) -> Iterator[tuple[str, int]]:
-    """Conversation and choice of each record of a file; no token column is opened."""
+def read_names(path: Path) -> set[tuple[str, int]]:
+    """Return the conversation and choice of each record of a file; no token column is opened."""
+    found = set()
     for place in complete_frames(path):
         try:
             frame = place.read()
             payload = json.loads(frame_json(frame))
-            yield str(payload["task"]["meta"][CONVERSATION]), frame_key(frame).sibling
+            found.add((str(payload["task"]["meta"][CONVERSATION]), frame_key(frame).sibling))
         except (FrameError, RecordError, KeyError, TypeError, ValueError):  # damaged, or not of a server
             continue
+    return found
 
 
 def _conversation_of(t: Trajectory) -> str:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -21,8 +19,8 @@ from pydantic import BaseModel
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import ServedConversation
-from rocstar.engine.serve.conversation_manager import ConversationLimits, ConversationManager, ServeMetrics
-from rocstar.engine.serve.conversation_store import ConversationStore, LookupsFull
+from rocstar.engine.serve.conversation_manager import ConversationManager, ServeMetrics, ServeOptions
+from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
 from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts
@@ -45,10 +43,9 @@ from rocstar.engine.serve.response_stream import (
     encode_json,
 )
 from rocstar.engine.serve.responses import error_object
-from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.http.guard import Owners, authenticate
+from rocstar.sandbox.http.guard import authenticate
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
 from rocstar.sandbox.http.printable import printable_line
 from rocstar.sandbox.http.responses import JSON, client_gone_response, send_continue
@@ -80,35 +77,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
-    """The settings of a server.
-
-    Attributes:
-        owners: the owners of tokens; without any, requests on loopback need no token.
-        trusted_proxies: peers whose X-Forwarded-For the access log uses.
-        max_context: tokens of a prompt and its response together; None if the engine does not report it.
-        conversations: the limits of conversations.
-        ping_s: the time without parts after which a stream sends a ping.
-        write_timeout_s: the maximum time that a client may not read its stream.
-        body_timeout_s: the time for a body to arrive.
-        max_body_bytes: the maximum size of a body.
-        max_connections: connections of clients; seven eighths are for authenticated clients.
-        isolation: the isolation of the tools, for the responses.
-    """
-
-    owners: Owners = field(default_factory=Owners)
-    trusted_proxies: tuple[Network, ...] = ()
-    max_context: int | None = None
-    conversations: ConversationLimits = field(default_factory=ConversationLimits)
-    ping_s: float = 10.0
-    write_timeout_s: float = 60.0
-    body_timeout_s: float = 30.0
-    max_body_bytes: int = 16 << 20
-    max_connections: int = 4096
-    isolation: str = ""
-
-
 class Endpoint:
     """The HTTP API of one agent. `app` is the application of the server."""
 
@@ -126,31 +94,33 @@ class Endpoint:
             agent: whose engine is open.
             tasks: the server's: conversations are tasks in it.
             options: of the server.
-            kept: takes the records; None = nothing is kept.
+            store: stores the records; None to store none.
             note: shows the operator a line.
         """
         self.agent, self.options, self._store = agent, options, store
         self._note_line = note
         self.metrics = ServeMetrics(self._gauges)
         self.conversations = ConversationManager(
-            agent, tasks, store=store, limits=options.conversations, metrics=self.metrics, note=note
+            agent, tasks, store=store, options=options, metrics=self.metrics, note=note
         )
         self._builder = RequestBuilder(agent, options.max_context)
         self._reader = RequestReader(
             limits_for_tokenizer(
                 agent.chat.tokenizer,
                 max_tokens=options.max_context,
-                max_choices=options.conversations.max_choices,
+                max_choices=options.max_choices,
             )
         )
         self.connections = ConnectionLimiter.shared(options.max_connections)
         self._held_bytes = 0
         """The size of bodies that are arriving or being parsed."""
         self._noted_fields: set[str] = set()
-        self._seeds: OrderedDict[tuple[str, str, int], str] = OrderedDict()
+        self._seeds: dict[tuple[str, str, int], None] = {}
         self._noted_clients: set[str] = set()
         self._started = int(time.time())
         self.app = self._build()
+        self.url = ""
+        """The first address, without /v1, once the server listens; unix:PATH if it has no TCP address."""
 
     def _note(self, line: str) -> None:
         """Show the operator a line, which may quote a client."""
@@ -162,18 +132,20 @@ class Endpoint:
 
     def _build(self) -> web.Application:
         app = web.Application(
-            middlewares=[self._answered],
+            middlewares=[self._handle],
             client_max_size=self.options.max_body_bytes,
             handler_args={"handler_cancellation": True},
         )
-        app.router.add_post("/v1/chat/completions", self.chat, expect_handler=self._expected)
-        app.router.add_post("/v1/completions", self.complete, expect_handler=self._expected)
-        app.router.add_post("/v1/feedback", self.feedback, expect_handler=self._expected)
+        app.router.add_post("/v1/chat/completions", self.chat, expect_handler=self._check_expectation)
+        app.router.add_post("/v1/completions", self.complete, expect_handler=self._check_expectation)
+        app.router.add_post("/v1/feedback", self.feedback, expect_handler=self._check_expectation)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model}", self.model)
         for prefix in ("", "/v1"):
-            app.router.add_post(f"{prefix}/tokenize", self.tokenize, expect_handler=self._expected)
-            app.router.add_post(f"{prefix}/detokenize", self.detokenize, expect_handler=self._expected)
+            app.router.add_post(f"{prefix}/tokenize", self.tokenize, expect_handler=self._check_expectation)
+            app.router.add_post(
+                f"{prefix}/detokenize", self.detokenize, expect_handler=self._check_expectation
+            )
             app.router.add_get(f"{prefix}/tokenizer_info", self.tokenizer_info)
         for path in ("/health", "/readyz"):
             app.router.add_get(path, self.health)
@@ -190,7 +162,7 @@ class Endpoint:
             return None
         return authenticate(self.options.owners, request.headers, request.host)
 
-    async def _expected(self, request: web.Request) -> web.StreamResponse | None:
+    async def _check_expectation(self, request: web.Request) -> web.StreamResponse | None:
         """Answer an `Expect` header: an error before the body is sent, or `100 Continue`."""
         try:
             self._authenticate(request)
@@ -203,7 +175,7 @@ class Endpoint:
         return None
 
     @web.middleware
-    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connection = request.protocol
         try:
             owner = self._authenticate(request)
@@ -254,7 +226,7 @@ class Endpoint:
         (conversation,) = await self._begin(
             request, body, lambda: [self._builder.chat(body)], body.num_choices
         )
-        self._notice_seed(request, body, conversation.order)
+        self._note_repeated_seed(request, body, conversation.order)
         response = ChatResponse(
             conversation, body.model, self.options.isolation, with_token_ids=body.return_token_ids
         )
@@ -278,8 +250,8 @@ class Endpoint:
         num_choices: int,
     ) -> list[ServedConversation]:
         """Build the orders in a thread and start them. Raises RequestError."""
-        self._notice(request, body)
-        await self.conversations.until_disk_follows()
+        self._note_unknown_fields(request, body)
+        await self.conversations.wait_for_disk()
         self.conversations.check_room(num_choices)
         orders = await self._reader.run(build)
         self.conversations.check_room(num_choices)  # others may have begun meanwhile
@@ -295,7 +267,9 @@ class Endpoint:
         """Send the response, whole or as a stream, and end the conversations with it."""
         try:
             if body.stream:
-                return await self._stream(request, conversations[0], response, with_usage=body.includes_usage)
+                options = body.stream_options
+                with_usage = options is not None and options.include_usage
+                return await self._stream(request, conversations[0], response, with_usage=with_usage)
             parts = [await conversation.all_parts() for conversation in conversations]
         finally:
             for conversation in conversations:
@@ -353,12 +327,8 @@ class Endpoint:
             raise RequestError(
                 "nothing is kept here: start the server with --out", status=501, kind="not_kept"
             )
-        try:
-            conversation = body.id.removeprefix("chatcmpl-").removeprefix("cmpl-")
-            is_kept = await self._store.feedback(conversation, body.index, body.thumb, body.comment)
-        except LookupsFull as full:
-            raise RequestError(f"{full}; ask again later", status=429, kind="queue_full") from None
-        if not is_kept:
+        conversation = body.id.removeprefix("chatcmpl-").removeprefix("cmpl-")
+        if not await self._store.feedback(conversation, body.index, body.thumb, body.comment):
             raise RequestError(
                 f"there is no choice {body.index} of {body.id[:80]!r}; give `id` and `index` of an answer",
                 status=404,
@@ -487,7 +457,7 @@ class Endpoint:
             return b"".join(chunks)
         return await asyncio.to_thread(b"".join, chunks)  # joining releases the interpreter's lock
 
-    def _notice(self, request: web.Request, body: GenerationRequest) -> None:
+    def _note_unknown_fields(self, request: web.Request, body: GenerationRequest) -> None:
         """Note each unknown field once for the operator."""
         unknown = sorted(set(body.model_extra or {}) - KNOWN)
         new = [name for name in unknown if name[:MAX_FIELD_CHARS] not in self._noted_fields]
@@ -497,7 +467,9 @@ class Endpoint:
             more = f" and {len(new) - MAX_NOTED_FIELDS} more" if len(new) > MAX_NOTED_FIELDS else ""
             self._note(f"{_client_name(request)} sends {names}{more}, which nothing here reads")
 
-    def _notice_seed(self, request: web.Request, body: GenerationRequest, order: ConversationOrder) -> None:
+    def _note_repeated_seed(
+        self, request: web.Request, body: GenerationRequest, order: ConversationOrder
+    ) -> None:
         """Tell the operator once of a client that asks the same with the same seed: it gets the same."""
         client = _client_name(request)
         if body.seed is None or order.temperature == 0 or client in self._noted_clients:
@@ -510,9 +482,9 @@ class Endpoint:
                 f"{client} asks the same again with seed {body.seed}, and gets the same again; for other "
                 "samples leave the seed out, or ask for several choices with n"
             )
-        self._seeds[asking] = ""
-        while len(self._seeds) > REMEMBERED:
-            self._seeds.popitem(last=False)
+        self._seeds[asking] = None
+        if len(self._seeds) > REMEMBERED:
+            del self._seeds[next(iter(self._seeds))]
 
 
 def error_response(refusal: RequestError) -> web.Response:

@@ -1,4 +1,4 @@
-"""Wrappers of the engine and the tools that record a conversation for its client.
+"""An engine and tools that record a conversation for its client.
 
     run_trajectory -> RecordingEngine.generate -> engine    tokens ──> parts
                    -> RecordingTools.execute   -> sandbox   calls and results ──> parts
@@ -27,7 +27,7 @@ from rocstar.engine.inference.base import (
     TellsTokens,
 )
 from rocstar.engine.inference.weights import WeightSource
-from rocstar.engine.serve.stream_parser import RawStreamParser, StopSequences, StreamParser, TurnText
+from rocstar.engine.serve.stream_parser import StopSequences, StreamParser, TurnText
 from rocstar.engine.serve.stream_parts import Part, TextPart, ToolCallPart, ToolResultPart
 from rocstar.engine.tools.box import ToolBox, Tools
 from rocstar.engine.tools.results import cut_middle
@@ -75,16 +75,18 @@ class ConversationOrder:
     scores_prompt: bool = False
 
 
-class ConversationRecorder:
-    """Records one choice of a conversation, and stops it for its client.
+class RecordingEngine:
+    """Implements `Inference` for one choice of a conversation: records its turns and stops it for its client.
 
     Invariant: the parts of a turn depend only on its tokens, not on their timing; after a stop sequence
         nothing is emitted or recorded; the parts of a turn are those of its record.
     """
 
-    def __init__(self, order: ConversationOrder, choice: int, chat: ChatFormat, emit: Emit) -> None:
+    def __init__(
+        self, engine: Inference, order: ConversationOrder, choice: int, chat: ChatFormat, emit: Emit
+    ) -> None:
         """emit: receives each part."""
-        self.choice, self.chat, self.emit = choice, chat, emit
+        self._engine, self.choice, self.chat, self.emit = engine, choice, chat, emit
         self.name = f"{order.id}/{choice}"
         """The unique id of the request in the engine."""
         self.is_stopped = False
@@ -95,29 +97,54 @@ class ConversationRecorder:
         self.scores: PromptScores | None = None
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
-        self.scores_prompt = order.scores_prompt and choice == 0
+        self._scores_prompt = order.scores_prompt and choice == 0
         self._stops = order.stops
-        self._parser: StreamParser | RawStreamParser = RawStreamParser()
+        self._parser: StreamParser | None = None
+        """None for a completion, whose text has no special parts."""
         if order.served_model != "completion":
             reads_calls = order.served_model == "agent" or order.functions
             self._parser = StreamParser(chat.form if reads_calls else None)
-        self.records_tokens = bool(order.stops) or order.is_streamed
+        self._records_tokens = bool(order.stops) or order.is_streamed
         """Tokens are parsed as they are generated."""
         self._clear_turn()
-        self._engine: Inference | None = None
         self.tool_wait: asyncio.Timeout | None = None
         """The timeout of the running calls; `stop` makes it expire."""
         self._aborts: set[asyncio.Task[None]] = set()
 
     # ---- the policy ----
 
-    def begin_turn(self, engine: Inference) -> None:
-        """A generation begins. InferenceError if the client has gone."""
+    async def generate(self, ids: list[int], *, request_id: str, **options: Any) -> Generation:
         self.check()
-        self._engine = engine
         self.turns += 1
         self._clear_turn()
-        self._parser.begin_turn(self.chat.boundaries.opening)
+        if self._parser is not None:
+            self._parser.begin_turn(self.chat.boundaries.opening)
+        if self._scores_prompt and self.turns == 1 and isinstance(self._engine, ScoresPrompts):
+            self.scores = await self._engine.score(
+                ids, sampling=options["sampling"], request_id=self.name, deadline=options["deadline"]
+            )
+        return self._end_turn(await self._engine.generate(ids, request_id=self.name, **options))
+
+    def load(self) -> KvLoad:
+        return self._engine.load()
+
+    async def publish(self, version: int, source: WeightSource | None = None) -> None:
+        await self._engine.publish(version, source)
+
+    async def abort(self, request_id: str) -> None:
+        await self._engine.abort(self.name)
+
+    def join(self, request_ids: Sequence[str]) -> None:
+        """Do nothing: served requests do not wait for a batch."""
+
+    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
+        self._engine.on_grant(self.name, granted)
+        # `release` follows from here on.
+        if self._records_tokens and isinstance(self._engine, TellsTokens):
+            self._engine.on_tokens(self.name, self._receive)
+
+    def release(self, request_id: str) -> None:
+        self._engine.release(self.name)
 
     def _clear_turn(self) -> None:
         self._received: list[int] = []
@@ -133,7 +160,7 @@ class ConversationRecorder:
         if self.is_stopped:
             raise InferenceError(STOPPED, "its client ended it", retryable=True)
 
-    def receive(self, place: int, token: int) -> None:
+    def _receive(self, place: int, token: int) -> None:
         """Receive a token of the current turn; a token received before is ignored."""
         if place != len(self._received) or self._truncate_at is not None:
             return
@@ -156,9 +183,9 @@ class ConversationRecorder:
                 self._abort()
                 return
 
-    def end_turn(self, generation: Generation) -> Generation:
+    def _end_turn(self, generation: Generation) -> Generation:
         """Emit the rest of the turn. Return the turn for the record."""
-        if not self.records_tokens and self.chat.text.is_joined:  # the text does not depend on the chunks
+        if not self._records_tokens and self.chat.text.is_joined:  # the text does not depend on the chunks
             self._emit_text(self.chat.turn_text(generation.ids))
         else:
             streamed = self._received[: self._truncate_at]
@@ -169,15 +196,16 @@ class ConversationRecorder:
                     retryable=True,
                 )
             for place in range(len(self._received), len(generation.ids)):
-                self.receive(place, generation.ids[place])
+                self._receive(place, generation.ids[place])
             self._read_new()
         if self._truncate_at is None:
             self._emit_text(self._stop_filter.add(self._text.rest()))
         if self._stop_filter.is_truncated and self._truncate_at is None:
             self._truncate_at = len(self._received)
         self._emit_text(self._stop_filter.rest())
-        for kind, text in self._parser.end_turn():
-            self.emit(TextPart(self.choice, kind, text))
+        if self._parser is not None:
+            for kind, text in self._parser.end_turn():
+                self.emit(TextPart(self.choice, kind, text))
         if self.cached_tokens is None:
             self.cached_tokens = generation.cached_tokens
         if self._truncate_at is None or self.is_stopped:
@@ -193,10 +221,11 @@ class ConversationRecorder:
         )
 
     def _emit_text(self, text: str) -> None:
-        if not text:
-            return
-        for kind, said in self._parser.add(text):
-            self.emit(TextPart(self.choice, kind, said))
+        if self._parser is not None:
+            for kind, part in self._parser.add(text) if text else ():
+                self.emit(TextPart(self.choice, kind, part))
+        elif text:
+            self.emit(TextPart(self.choice, "content", text))
 
     # ---- its tools ----
 
@@ -224,53 +253,16 @@ class ConversationRecorder:
         self._abort()
 
     def _abort(self) -> None:
-        if self._engine is not None:
+        if self.turns:
             task = asyncio.ensure_future(self._engine.abort(self.name))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
 
 
-class RecordingEngine:
-    """Implements `Inference` for one trajectory, under the name that its request has at the engine."""
-
-    def __init__(self, engine: Inference, recorder: ConversationRecorder) -> None:
-        self._inner, self._recorder = engine, recorder
-
-    async def generate(self, ids: list[int], *, request_id: str, **options: Any) -> Generation:
-        recorder = self._recorder
-        recorder.begin_turn(self._inner)
-        if recorder.scores_prompt and recorder.turns == 1 and isinstance(self._inner, ScoresPrompts):
-            recorder.scores = await self._inner.score(
-                ids, sampling=options["sampling"], request_id=recorder.name, deadline=options["deadline"]
-            )
-        return recorder.end_turn(await self._inner.generate(ids, request_id=recorder.name, **options))
-
-    def load(self) -> KvLoad:
-        return self._inner.load()
-
-    async def publish(self, version: int, source: WeightSource | None = None) -> None:
-        await self._inner.publish(version, source)
-
-    async def abort(self, request_id: str) -> None:
-        await self._inner.abort(self._recorder.name)
-
-    def join(self, request_ids: Sequence[str]) -> None:
-        """Do nothing: served requests do not wait for a batch."""
-
-    def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
-        self._inner.on_grant(self._recorder.name, granted)
-        # `release` follows from here on.
-        if self._recorder.records_tokens and isinstance(self._inner, TellsTokens):
-            self._inner.on_tokens(self._recorder.name, self._recorder.receive)
-
-    def release(self, request_id: str) -> None:
-        self._inner.release(self._recorder.name)
-
-
 class RecordingTools:
     """A tool box of which a client sees every call. Implements `ToolBox` and, when open, `Tools`."""
 
-    def __init__(self, box: ToolBox, recorder: ConversationRecorder, *, max_tokens: int) -> None:
+    def __init__(self, box: ToolBox, recorder: RecordingEngine, *, max_tokens: int) -> None:
         """max_tokens: of a result, as the policy reads it."""
         self._box, self._recorder, self._max_tokens = box, recorder, max_tokens
         self._tools: Tools | None = None

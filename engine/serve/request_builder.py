@@ -181,7 +181,7 @@ class RequestBuilder:
     _own: ShownCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        self._own = self._check_of(self.agent.chat.tools)
+        self._own = ShownCheck(self.agent.chat.render, self.agent.chat.tools)
 
     def chat(self, request: ChatRequest) -> ConversationOrder:
         """The order of /v1/chat/completions."""
@@ -263,7 +263,7 @@ class RequestBuilder:
                     f"a further message cannot be shown to the policy: {error}", field="messages"
                 ) from None
         order = self._order("agent", request, said, ids, resolve_max_tokens(request), None)
-        name = request.about.get(TASK_ID) or _hash_id(json.dumps(ids))
+        name = request.task_fields.get(TASK_ID) or _hash_id(json.dumps(ids))
         meta = {**order.task.meta, PREFIX: len(prefix)}
         return replace(order, task=replace(order.task, id=name, meta=meta))
 
@@ -274,7 +274,7 @@ class RequestBuilder:
         put back where the policy wrote it. Raises RequestError for content that the template drops."""
         chat = self.agent.chat
         try:
-            check = self._own if functions is None else self._check_of(functions)
+            check = self._own if functions is None else ShownCheck(chat.render, functions)
             shown = check.shown_form(messages, thought_tags(chat.boundaries.opening))
             if shown[-1]["role"] != "user":
                 return shown, chat.messages_ids(shown, functions)
@@ -297,9 +297,6 @@ class RequestBuilder:
             return self.text_ids(request.prompt or "")
         return self.prompt_of(to_messages(request.messages), None)[1]
 
-    def _check_of(self, tools: Sequence[Mapping[str, Any]]) -> ShownCheck:
-        return ShownCheck(self.agent.chat.render, tools)
-
     def _order(
         self,
         served_model: ServedModel,
@@ -309,7 +306,7 @@ class RequestBuilder:
         max_tokens: int | None,
         functions: Sequence[Mapping[str, Any]] | None,
     ) -> ConversationOrder:
-        agent, about = self.agent, request.about
+        agent, about = self.agent, request.task_fields
         temperature = agent.sampling.temperature if request.temperature is None else request.temperature
         task = Task(
             id=about.get(TASK_ID)

@@ -178,12 +178,7 @@ class GenerationRequest(BaseModel):
         return 1 if self.n is None else self.n
 
     @property
-    def includes_usage(self) -> bool:
-        """A stream ends with the usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
-
-    @property
-    def about(self) -> Mapping[str, str]:
+    def task_fields(self) -> Mapping[str, str]:
         """The task's fields of `metadata` and `rocstar`; the latter has priority."""
         payload = {} if self.rocstar is None else self.rocstar.model_dump(exclude_none=True)
         return {**(self.metadata or {}), **payload}

@@ -162,21 +162,21 @@ class ChatResponse:
         return encode_event({**self._head("chat.completion.chunk"), "choices": choices, "rocstar": metadata})
 
     def chunks(self, parts: Iterable[Part]) -> bytes:
-        """A chunk per part."""
-        return b"".join(
-            self._text_chunk(part) if isinstance(part, TextPart) else self._chunk(part) for part in parts
-        )
+        """A chunk per part. Only the text of a text chunk differs between tokens."""
+        events: list[bytes] = []
+        for part in parts:
+            if not isinstance(part, TextPart):
+                events.append(self._tool_chunk(part))
+                continue
+            event = self._text_events.get((part.choice, part.kind))
+            if event is None:
+                delta = _delta_choice(part.choice, {part.kind: GAP})
+                event = encode_event({**self._head("chat.completion.chunk"), "choices": [delta]})
+                self._text_events[part.choice, part.kind] = event
+            events.append(_fill(event, part.text))
+        return b"".join(events)
 
-    def _text_chunk(self, part: TextPart) -> bytes:
-        """Encode a text chunk; only its text differs between tokens."""
-        event = self._text_events.get((part.choice, part.kind))
-        if event is None:
-            delta = _delta_choice(part.choice, {part.kind: GAP})
-            event = encode_event({**self._head("chat.completion.chunk"), "choices": [delta]})
-            self._text_events[part.choice, part.kind] = event
-        return _fill(event, part.text)
-
-    def _chunk(self, part: ToolCallPart | ToolResultPart) -> bytes:
+    def _tool_chunk(self, part: ToolCallPart | ToolResultPart) -> bytes:
         head = self._head("chat.completion.chunk")
         if not self._client_calls:
             choices = [_delta_choice(part.choice, {})]

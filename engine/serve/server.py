@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 from aiohttp import web
 
 from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.endpoint import LOGGED_OWNER, Endpoint, ServeOptions
+from rocstar.engine.serve.endpoint import LOGGED_OWNER, Endpoint
 from rocstar.engine.serve.responses import error_object
 from rocstar.sandbox.http.access_log import make_access_logger
 from rocstar.sandbox.http.drain import StopSignals, wait_until
@@ -29,15 +29,6 @@ CLOSE_S = 5.0
 """The time for connections to close after all responses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningServer:
-    """A server that answers."""
-
-    url: str
-    """The first address, without /v1; unix:PATH if the server has no TCP address."""
-    endpoint: Endpoint
-
-
 @contextlib.asynccontextmanager
 async def open_endpoint(
     agent: Agent,
@@ -48,7 +39,7 @@ async def open_endpoint(
     drain_s: float = 0.0,
     store: ConversationStore | None = None,
     note: Callable[[str], None] = lambda line: None,
-) -> AsyncIterator[RunningServer]:
+) -> AsyncIterator[Endpoint]:
     """Serve the agent while the block runs; then drain for `drain_s`. ValueError for an address in use.
     `access`: takes a line per request."""
     with contextlib.ExitStack() as stack:
@@ -70,11 +61,11 @@ async def open_endpoint(
             await runner.setup()
             try:
                 assert runner.server is not None
-                names = listen(listening)
+                endpoint.url = listen(listening)[0]
                 async with endpoint.connections.opened(
                     listening, protocol_factory(runner.server, malformed_response)
                 ):
-                    yield RunningServer(url=names[0], endpoint=endpoint)
+                    yield endpoint
             finally:
                 await endpoint.conversations.drain(drain_s)
                 await runner.cleanup()

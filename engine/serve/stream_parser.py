@@ -122,7 +122,7 @@ class StreamParser:
         """The text from the turn's first tool call on."""
         self._ends: list[str] = []
         """The tags that end the present thoughts, the innermost last."""
-        self._has_said = False
+        self._has_spoken_text = False
         """Text of the present turn came out that is not in a thought."""
         self._space: dict[Kind, str] = {}
         self._at_start: dict[Kind, bool] = {}
@@ -132,7 +132,7 @@ class StreamParser:
         """Start a turn. `opening`: the template's text at its beginning."""
         begins, ends = thought_tags(opening)
         self._ends = [ends] if opening.rfind(begins) > opening.rfind(ends) else []
-        self._held, self._buffer, self._has_said = None, "", False
+        self._held, self._buffer, self._has_spoken_text = None, "", False
         self._space = {"content": "", "reasoning_content": ""}
         self._at_start = {"content": True, "reasoning_content": True}
 
@@ -157,7 +157,7 @@ class StreamParser:
             if not tag:
                 return
             if tag not in calls:
-                self._pass(tag)
+                self._consume_tag(tag)
             elif tag in self._call_tags():  # not after text, if calls must be the whole turn
                 self._held, self._buffer = self._buffer, ""
                 return
@@ -172,7 +172,7 @@ class StreamParser:
             yield from self._emit_text(self._buffer if at < 0 else self._buffer[:at])
             self._buffer = "" if at < 0 else self._buffer[at:]
             if tag:
-                self._pass(tag)
+                self._consume_tag(tag)
 
     def _thought_tags(self) -> list[str]:
         """Return the tags that can open or close thinking here: `<think>` can open within `<reason>`."""
@@ -182,12 +182,12 @@ class StreamParser:
 
     def _call_tags(self) -> Sequence[str]:
         """Return the tags that can open a call here."""
-        if self._form is None or self._calls is None or (self._calls.at_start and self._has_said):
+        if self._form is None or self._calls is None or (self._calls.at_start and self._has_spoken_text):
             return ()
         is_hidden = self._form.skips_thoughts and self._ends[-1:] == [THOUGHT[1]]
         return () if is_hidden else self._calls.opens
 
-    def _pass(self, tag: str) -> None:
+    def _consume_tag(self, tag: str) -> None:
         """Consume a thinking tag at the start of the buffer."""
         self._buffer = self._buffer[len(tag) :]
         if tag in THINKING:
@@ -208,25 +208,9 @@ class StreamParser:
             said = "\n" + said
         self._at_start[kind] = False
         if not self._ends or self._ends[-1] != THOUGHT[1]:
-            self._has_said = True
+            self._has_spoken_text = True
         self._has_text.add(kind)
         yield kind, said
-
-
-class RawStreamParser:
-    """Emits the text of a turn unchanged, in place of `StreamParser`."""
-
-    def begin_turn(self, opening: str) -> None:
-        """Do nothing: a turn has no special parts."""
-
-    def add(self, text: str) -> Iterator[tuple[Kind, str]]:
-        """The text."""
-        if text:
-            yield "content", text
-
-    def end_turn(self) -> Iterator[tuple[Kind, str]]:
-        """Yield nothing: no text was held back."""
-        yield from ()
 
 
 def _find_first(text: str, tags: Sequence[str]) -> tuple[int, str]:

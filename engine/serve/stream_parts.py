@@ -8,6 +8,7 @@ A response that is sent whole has the same parts as a streamed one, so both are 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -59,18 +60,11 @@ Part = TextPart | ToolCallPart | ToolResultPart
 def merge_parts(parts: Iterable[Part]) -> list[Part]:
     """Join neighbouring texts of the same choice and kind."""
     found: list[Part] = []
-    texts: list[str] = []
-    for part in parts:
-        last = found[-1] if found else None
-        if isinstance(part, TextPart) and isinstance(last, TextPart) and last[:2] == part[:2]:
-            texts.append(part.text)
-            continue
-        if len(texts) > 1 and isinstance(last, TextPart):
-            found[-1] = TextPart(last.choice, last.kind, "".join(texts))
-        found.append(part)
-        texts = [part.text] if isinstance(part, TextPart) else []
-    if len(texts) > 1 and isinstance(found[-1], TextPart):
-        found[-1] = TextPart(found[-1].choice, found[-1].kind, "".join(texts))
+    for key, run in groupby(parts, lambda part: part[:2] if isinstance(part, TextPart) else None):
+        if key is None:
+            found += run
+        else:
+            found.append(TextPart(*key, "".join([part.text for part in run if isinstance(part, TextPart)])))
     return found
 
 

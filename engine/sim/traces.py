@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from rocstar.engine.record.reading import RecordError, read_records, record_files
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.json_record import RecordError
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload
 
 

@@ -27,11 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox.attacks.number import attempt_numbers, difference, trial
-from rocstar.sandbox.attacks.pair import Pair, Passed, flavours_of, is_offered, load_pairs
-from rocstar.sandbox.attacks.pair import Run, calls_of
+from rocstar.sandbox.attacks.pair import Pair, PairResult, Run, calls_of, flavours_of, is_offered, load_pairs
 from rocstar.sandbox.attacks.stream import Stream, attempt_streams, stream
 from rocstar.sandbox.pool.pool import SandboxPool
-
 
 NUMBER_S = 4.0
 MOST_NUMBERS = 12
@@ -103,7 +101,7 @@ async def _numbers(pair: Pair, run: Run) -> Row:
     }
 
 
-async def attempt(pair: Pair, send: Run, receive: Run) -> Passed:
+async def attempt(pair: Pair, send: Run, receive: Run) -> PairResult:
     """Test whether the pair passes numbers; stop as soon as that is decided."""
     return await (attempt_streams if pair.slots else attempt_numbers)(pair, send, receive)
 
@@ -124,12 +122,12 @@ async def _main(pairs: Sequence[Pair]) -> int:
         run = calls_of(pool)
         worst = 0
         for pair in pairs:
-            passed = await attempt(pair, run, run)
-            word = "open" if passed.through and pair.open else "FAIL" if passed.through else "ok"
+            result = await attempt(pair, run, run)
+            word = "open" if result.passed and pair.open else "FAIL" if result.passed else "ok"
             worst |= word == "FAIL"
-            rate = f"{passed.bits_per_s:12.0f} bit/s" if passed.bits_per_s else ""
+            rate = f"{result.bits_per_s:12.0f} bit/s" if result.bits_per_s else ""
             print(
-                f"{word:<5}{pair.name:<28}{rate} {'' if passed.through else passed.said.strip()[-80:]}",
+                f"{word:<5}{pair.name:<28}{rate} {'' if result.passed else result.output.strip()[-80:]}",
                 flush=True,
             )
     return worst

@@ -97,12 +97,8 @@ class Host:
         }
         return json.dumps(facts)
 
-    def leftovers(self) -> list[str]:
-        """Return the current differences from the baseline; they may still be disappearing."""
-        left_ipc = (f"a System V object is left: {made}" for made in sysv_objects() - self._ipc)
-        return [*self._left_processes(), *self._left_files(), *left_ipc]
-
-    def _left_processes(self) -> Iterator[str]:
+    def leftovers(self) -> Iterator[str]:
+        """Yield the current differences from the baseline; they may still be disappearing."""
         now = census()
         for pid in now.keys() - self.baseline.keys():
             yield f"process {pid} is left: {command_of(pid)}"
@@ -111,8 +107,6 @@ class Host:
         for pid in now.keys() & self.baseline.keys():
             if now[pid] > self.baseline[pid]:
                 yield f"process {pid} has {now[pid]} descriptors in place of {self.baseline[pid]}"
-
-    def _left_files(self) -> Iterator[str]:
         for mark in left_marks(str(self.folder)):
             yield f"{mark} is left"
         for name in ("secret", "home/.ssh/id_rsa"):
@@ -126,6 +120,8 @@ class Host:
                         with contextlib.suppress(PermissionError):
                             if inside := os.listdir(entry):
                                 yield f"{entry.path} holds {inside[:5]}"
+        for made in sysv_objects() - self._ipc:
+            yield f"a System V object is left: {made}"
 
     def visitors(self) -> list[str]:
         """Return the connections and datagrams since the last call; each is a breach."""

@@ -8,8 +8,7 @@ import asyncio
 import math
 import random
 
-from rocstar.sandbox.attacks.pair import Pair, Passed
-from rocstar.sandbox.attacks.pair import Run
+from rocstar.sandbox.attacks.pair import Pair, PairResult, Run
 from rocstar.sandbox.child.bash import BASH
 
 HOLD_S = 0.6
@@ -41,16 +40,16 @@ def receive_threads(exists):
 """
 
 
-async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> Passed:
+async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> PairResult:
     """Test whether the pair passes numbers; stop as soon as that is decided."""
     rounds = max(2, math.ceil(ENOUGH_BITS / pair.bits))
     offset = await difference(pair, 0, send, receive) if pair.baseline else None
-    right, seconds, said = 0, 0.0, ""
+    right, seconds, output = 0, 0.0, ""
     for turn in range(rounds):
-        same, said = await trial(pair, turn, offset, send, receive)
-        if "BREACH" in said:
-            return Passed(through=True, bits_per_s=0.0, said=said)
-        words = said.split()
+        same, output = await trial(pair, turn, offset, send, receive)
+        if "BREACH" in output:
+            return PairResult(passed=True, bits_per_s=0.0, output=output)
+        words = output.split()
         if same and not pair.baseline and len(words) > 2:
             seconds += float(words[2])
         right += same
@@ -58,8 +57,10 @@ async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> Passed:
             not same and pair.bits < ENOUGH_BITS
         ):
             break
-    through = right * pair.bits >= ENOUGH_BITS
-    return Passed(through=through, bits_per_s=right * pair.bits / seconds if seconds else 0.0, said=said)
+    passed = right * pair.bits >= ENOUGH_BITS
+    return PairResult(
+        passed=passed, bits_per_s=right * pair.bits / seconds if seconds else 0.0, output=output
+    )
 
 
 async def trial(pair: Pair, turn: int, offset: int | None, send: Run, receive: Run) -> tuple[bool, str]:
@@ -69,8 +70,8 @@ async def trial(pair: Pair, turn: int, offset: int | None, send: Run, receive: R
     if pair.baseline:
         got = await difference(pair, secret, send, receive)
         return got is not None and offset is not None and got - offset == secret, f"{got} - {offset}"
-    said = await once(pair, secret, send, receive)
-    return said.split()[:2] == ["GOT", str(secret)], said
+    output = await once(pair, secret, send, receive)
+    return output.split()[:2] == ["GOT", str(secret)], output
 
 
 async def difference(pair: Pair, secret: int, send: Run, receive: Run) -> int | None:

@@ -53,12 +53,12 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class PairResult:
     """The result of a pair. bits_per_s: during the receiver's reading, without the start of the programs."""
 
-    through: bool
+    passed: bool
     bits_per_s: float
-    said: str
+    output: str
 
 
 def load_pairs(folder: Path = FOLDER) -> dict[str, Pair]:

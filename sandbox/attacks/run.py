@@ -18,9 +18,11 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+from rocstar.sandbox.attacks.catalogue import GROUPS, Part, PartResult, Program, Variant, judge, load_programs
 from rocstar.sandbox.attacks.host import (
     BAIT_VARIABLE,
     Host,
@@ -29,10 +31,8 @@ from rocstar.sandbox.attacks.host import (
     kill_descendants,
     refuse_leftovers,
 )
-from rocstar.sandbox.attacks.catalogue import GROUPS, Part, PartResult, Program, Variant, judge, load_programs
 from rocstar.sandbox.child import bash
 from rocstar.sandbox.command_line import run_command
-from rocstar.sandbox.extras import installed_flavours
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, Session, SessionLost
 
@@ -84,7 +84,7 @@ def flavours_for(programs: Sequence[Program], without: Collection[str] = ()) -> 
     """Return the flavours that the programs need and this machine has; no bash without one of its layers."""
     wanted = frozenset[str]().union(*map(needs_of, programs))
     able = bash.offered() and not BASH_LAYERS.intersection(without)
-    here = {"numeric": "numeric" in installed_flavours(), "bash": able}
+    here = {"numeric": all(map(find_spec, ("numpy", "sympy"))), "bash": able}
     return ["stdlib", *(name for name, installed in here.items() if installed and name in wanted)]
 
 
@@ -98,7 +98,7 @@ def facts_of(place: ExecResult, flavours: Sequence[str]) -> frozenset[str]:
         "ordinary": os.geteuid() != 0,
         "scratch": place.stdout.strip() != "/",
         "users": "uid" in place.isolation.split("+"),
-        "numeric": "numeric" in installed_flavours(),
+        "numeric": "numeric" in flavours,
         "bash": "bash" in flavours,
         "userns": allows_user_namespace(),
     }
@@ -224,7 +224,7 @@ async def find_leftovers(host: Host, settle_s: float = SETTLE_S) -> list[str]:
     """Return the leftovers after waiting for them to disappear."""
     give_up = time.monotonic() + settle_s
     while True:
-        left = host.leftovers()
+        left = list(host.leftovers())
         if not left or time.monotonic() > give_up:
             return left
         await asyncio.sleep(0.02)  # the kernel gives no notice

@@ -14,8 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocstar.sandbox.attacks.pair import STDLIB, Pair, Passed
-from rocstar.sandbox.attacks.pair import Run
+from rocstar.sandbox.attacks.pair import STDLIB, Pair, PairResult, Run
 from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.child.cpp import CPP
 
@@ -52,10 +51,10 @@ class Stream:
     slot_s: float
     sent: int
     wrong: int
-    said: str
+    output: str
 
     @property
-    def through(self) -> bool:
+    def passed(self) -> bool:
         """True if chance has a probability of at most 1e-4."""
         return self.sent >= 64 and self.wrong < self.sent / 4
 
@@ -81,23 +80,23 @@ async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
     start = time.monotonic() + (COMPILED_LEAD_S if CPP in pair.flavours else LEAD_S)
     facts = start, slot_s, count, random.randrange(1 << 32), cold
     sender, receiver = (program_header(flavour, *facts) for flavour in pair.flavours)
-    said_symbols = (
+    symbols_line = (
         f"SYMBOLS = {symbols}" if pair.flavours[0] == STDLIB else f"SYMBOLS={''.join(map(str, symbols))}"
     )
-    sending = asyncio.ensure_future(send(f"{sender}{said_symbols}\n{pair.sender}", pair.flavours[0]))
+    sending = asyncio.ensure_future(send(f"{sender}{symbols_line}\n{pair.sender}", pair.flavours[0]))
     try:
-        said = await receive(receiver + pair.receiver, pair.flavours[1])
+        output = await receive(receiver + pair.receiver, pair.flavours[1])
     finally:
-        sender_said = await sending
-    words = said.split()
+        sender_output = await sending
+    words = output.split()
     read = [int(word) for word in words[1:]] if words[:1] == ["READ"] else []
     sent = (count - PILOT) * pair.bits
     if len(read) != count:
         return Stream(
-            slot_s=slot_s, sent=sent, wrong=(sent + 1) // 2, said=f"{said[-160:]} {sender_said[-160:]}"
+            slot_s=slot_s, sent=sent, wrong=(sent + 1) // 2, output=f"{output[-160:]} {sender_output[-160:]}"
         )
     wrong = sum((symbols[k] ^ read[k] & most).bit_count() for k in range(PILOT, count))
-    return Stream(slot_s=slot_s, sent=sent, wrong=wrong, said=f"{wrong} of {sent} bits wrong")
+    return Stream(slot_s=slot_s, sent=sent, wrong=wrong, output=f"{wrong} of {sent} bits wrong")
 
 
 def _cold_file() -> str:
@@ -109,14 +108,11 @@ def _cold_file() -> str:
     return str(largest)
 
 
-async def attempt_streams(pair: Pair, send: Run, receive: Run) -> Passed:
+async def attempt_streams(pair: Pair, send: Run, receive: Run) -> PairResult:
     """Test whether a stream with any of its slots passes."""
     for slot_s in pair.slots:
         found = await stream(pair, slot_s, send, receive)
-        if found.through:
-            return Passed(
-                through=True,
-                bits_per_s=(found.sent - found.wrong) / found.sent * pair.bits / slot_s,
-                said=found.said,
-            )
-    return Passed(through=False, bits_per_s=0.0, said=found.said)
+        if found.passed:
+            break
+    rate = (found.sent - found.wrong) / found.sent * pair.bits / found.slot_s if found.passed else 0.0
+    return PairResult(passed=found.passed, bits_per_s=rate, output=found.output)

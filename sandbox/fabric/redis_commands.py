@@ -223,9 +223,8 @@ lost."""
 _DONE = struct.Struct("<Q")
 
 
-def is_group_lost(error: exceptions.ResponseError) -> bool:
-    """Return True for a worker's command if Redis lost the consumer group, and with it all other data."""
-    return any(text in str(error) for text in ("NOGROUP", "UNBLOCKED", "no such key"))
+GROUP_LOST = ("NOGROUP", "UNBLOCKED", "no such key")
+"""Parts of the errors of a worker's command if Redis lost the consumer group, and with it all other data."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -23,7 +23,7 @@ from redis import exceptions
 
 from rocstar.sandbox.fabric.owner_queue import spare_calls
 from rocstar.sandbox.fabric.pending_answers import PendingAnswers
-from rocstar.sandbox.fabric.redis_commands import LEASE_S, WorkerCommands, WorkerEntry, is_group_lost
+from rocstar.sandbox.fabric.redis_commands import GROUP_LOST, LEASE_S, WorkerCommands, WorkerEntry
 from rocstar.sandbox.fabric.redis_connection import (
     PREFIX,
     REDIS_ERRORS,
@@ -184,7 +184,7 @@ class RedisWorker:
         try:
             yield
         except exceptions.ResponseError as error:
-            if not is_group_lost(error):
+            if not any(text in str(error) for text in GROUP_LOST):
                 raise
             self._has_groups = False
             self._connection.era += 1

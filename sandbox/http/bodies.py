@@ -113,9 +113,15 @@ class BodyReader:
         if not self.held.fits(request.owner, request.content_length or 0):
             raise self._full()
         chunks: list[bytes] = []
+        yielder = LoopYielder()
         try:
             async with self._wait(self.timeout_s):
-                await self._take(request, chunks)
+                while chunk := await request.content.readany():
+                    self._hold(request, len(chunk))
+                    chunks.append(chunk)
+                    if request.content.at_eof():
+                        break
+                    await yielder.pause()  # data that has already arrived does not wait
         except TimeoutError:
             message = f"the body did not arrive within {self.timeout_s:g} s"
             raise RequestError(message, field="body", status=408, kind="slow_body") from None
@@ -140,24 +146,20 @@ class BodyReader:
         `DecodePool.call` for the requirements of `decode`."""
         if len(body) <= INLINE_BYTES and body.count(b",") <= INLINE_COMMAS:
             return decode(body)
-        async with self._wait(None):
-            return await self._decode_outside_loop(owner, body, decode)
-
-    async def _decode_outside_loop(self, owner: str, body: bytes, decode: Callable[[bytes], D]) -> D:
         loop = asyncio.get_running_loop()
         turn = self._turns.setdefault(owner, asyncio.Lock())
-        await turn.acquire()
-        beside = decode if len(body) <= THREAD_BYTES else partial(self.decode_pool.call, decode)
-        decoding = self._beside.submit(beside, body)
 
-        def ended(_: Future[D]) -> None:
+        def end_turn(_: Future[D]) -> None:
             with suppress(RuntimeError):  # the loop is gone
                 loop.call_soon_threadsafe(turn.release)
 
-        decoding.add_done_callback(
-            ended
-        )  # not before: a client that goes away does not end the thread's work
-        return await asyncio.wrap_future(decoding)
+        async with self._wait(None):
+            await turn.acquire()
+            beside = decode if len(body) <= THREAD_BYTES else partial(self.decode_pool.call, decode)
+            decoding = self._beside.submit(beside, body)
+            # Not before: the thread continues when a client disconnects.
+            decoding.add_done_callback(end_turn)
+            return await asyncio.wrap_future(decoding)
 
     @asynccontextmanager
     async def _wait(self, timeout_s: float | None) -> AsyncIterator[None]:
@@ -211,17 +213,6 @@ class BodyReader:
         if not self.held.try_take(request.owner, more_bytes):
             raise self._full()
         request.held_bytes += more_bytes
-
-    async def _take(self, request: IncomingBody, chunks: list[bytes]) -> None:
-        """Receive the body and count each chunk. Data that is already there does not wait, so yield to the
-        event loop."""
-        yielder = LoopYielder()
-        while chunk := await request.content.readany():
-            self._hold(request, len(chunk))
-            chunks.append(chunk)
-            if request.content.at_eof():
-                return
-            await yielder.pause()
 
     def _too_large(self) -> RequestError:
         message = f"the body is larger than the {self.max_bytes} bytes that this service takes"

@@ -68,11 +68,6 @@ class Connection(asyncio.Protocol):
         self._connections.remove(self)
         self.inner.connection_lost(exc)
 
-    def is_stalled(self) -> bool:
-        """Return True if the client has read nothing of the response since the last call."""
-        before, self.unread_bytes = self.unread_bytes, self.transport.get_write_buffer_size()
-        return self.unread_bytes == 0 or self.unread_bytes >= before
-
 
 @dataclass(eq=False)
 class ConnectionLimiter:
@@ -193,7 +188,9 @@ class ConnectionLimiter:
         for one in self._idle_owned:
             if one.since_s + self.idle_s > now_s:
                 break
-            (late if one.is_stalled() else reading).append(one)
+            before, one.unread_bytes = one.unread_bytes, one.transport.get_write_buffer_size()
+            is_stalled = one.unread_bytes == 0 or one.unread_bytes >= before
+            (late if is_stalled else reading).append(one)
         for one in reading:
             one.since_s = now_s
             self._idle_owned.move_to_end(one)

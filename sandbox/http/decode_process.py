@@ -130,7 +130,7 @@ class DecodePool:
         is a function of a module, or a partial of one. Blocks. Raises SandboxError if no process answers."""
         for tried in range(TRIES):
             with suppress(OSError):  # no answer, no process, no descriptor, no memory
-                answer = self._asked(decode, body, fresh=tried > 0)
+                answer = self._ask_process(decode, body, fresh=tried > 0)
                 try:
                     outcome: T = load_pickle(answer, {SHARED: self._known})
                 finally:
@@ -140,22 +140,22 @@ class DecodePool:
                 return outcome
         raise SandboxError("the process that reads large bodies has ended", kind="decoder", retryable=True)
 
-    def _asked(self, decode: Callable[[bytes], Any], body: bytes, *, fresh: bool) -> MemfdPickle:
-        decoder, lives = self._taken(fresh), False
+    def _ask_process(self, decode: Callable[[bytes], Any], body: bytes, *, fresh: bool) -> MemfdPickle:
+        decoder, has_answered = self._take_process(fresh), False
         try:
             answer = decoder.ask(decode, body)
-            lives = True
+            has_answered = True
             return answer
         finally:
-            if not lives:
+            if not has_answered:
                 decoder.close()
             with self._lock:
-                if lives and not self._closed:
+                if has_answered and not self._closed:
                     self._idle.append(decoder)
                 else:
                     self._all.discard(decoder)
 
-    def _taken(self, fresh: bool) -> "DecodeProcess":
+    def _take_process(self, fresh: bool) -> "DecodeProcess":
         with self._lock:
             if self._closed:
                 raise SandboxError("the service is closed", kind="closed", retryable=False)
@@ -236,32 +236,27 @@ MAX_KNOWN_BYTES = 1 << 16
 
 def main() -> None:
     """Decode bodies until the server has exited, or `IDLE_S` passes without work. Another error than a
-    RequestError is a bug and ends the process."""
+    RequestError is a bug and ends the process. Decoding runs in a thread, because the nesting depth that the
+    parser accepts depends on the depth of the stack, and smaller bodies are decoded in a thread too."""
     line = socket.socket(fileno=int(sys.argv[1]))
     known = pickle.loads(line.recv(MAX_KNOWN_BYTES))
     line.settimeout(IDLE_S)
-    stands_back = False
+    has_low_priority = False
     with ThreadPoolExecutor(1) as thread:
         while True:
-            stands_back = stands_back or lower_priority()
+            has_low_priority = has_low_priority or lower_priority()
             try:
-                answer = run_decode(receive_pickle(line), known, thread)
+                question = receive_pickle(line)
+                decode, body = load_pickle(question, {SHARED: known})
+                os.close(question.fd)
+                try:
+                    answer = dump(thread.submit(decode, body).result())
+                except RequestError as error:
+                    answer = dump(error)
                 send_pickle(line, answer)
             except OSError:  # nothing came, or the service is gone
                 return
             os.close(answer.fd)
-
-
-def run_decode(question: MemfdPickle, known: object, thread: ThreadPoolExecutor) -> MemfdPickle:
-    """Return the result, or the error. Closes the file of the question. Decoding runs in a thread, because
-    the nesting depth that the parser accepts depends on the depth of the stack, and smaller bodies are
-    decoded in a thread too."""
-    decode, body = load_pickle(question, {SHARED: known})
-    os.close(question.fd)
-    try:
-        return dump(thread.submit(decode, body).result())
-    except RequestError as error:
-        return dump(error)
 
 
 if __name__ == "__main__":

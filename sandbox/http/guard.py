@@ -35,18 +35,6 @@ _HOST = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]
 """A Host header. Text after an address would make it part of another name, so it is not allowed."""
 
 
-def check_origin(headers: Mapping[str, str], host: str) -> RequestError | None:
-    """Return an error if a request comes from a web page or has a foreign host name, or None if it is
-    allowed without a token."""
-    origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
-    if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
-        return RequestError("requests from web pages need a token", status=403, kind="forbidden")
-    if not is_local_name(host):
-        why = f"Host is {host[:60]!a}; use an address of this machine, or localhost, or set a token"
-        return RequestError(why, field="Host", status=403, kind="forbidden")
-    return None
-
-
 @lru_cache(maxsize=64)
 def is_local_name(host: str) -> bool:
     """Return True for a name that no other party can point at this machine: an address, or localhost. Cached,
@@ -85,20 +73,18 @@ def find_peer_user(transport: asyncio.BaseTransport) -> int | None:
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if peer is None or own is None or len(peer) != 2:
         return None
+    texts = []  # as in /proc/net/tcp, where an address is a number of this machine's byte order
+    for host, port in (peer, own):
+        (number,) = struct.unpack("=I", socket.inet_aton(host))
+        texts.append(f"{number:08X}:{port:04X}")
     for table, mapped in (("tcp", ""), ("tcp6", "0000000000000000FFFF0000")):
-        ends = [f"{mapped}{_to_proc_net(address)}" for address in (peer, own)]
+        ends = [mapped + text for text in texts]
         with suppress(OSError, ValueError), open(f"/proc/net/{table}", encoding="ascii") as lines:
             for line in lines:
                 words = line.split()
                 if words[1:3] == ends:
                     return int(words[7])
     return None
-
-
-def _to_proc_net(address: tuple[str, int]) -> str:
-    """An IPv4 address and port, as in /proc/net/tcp: the address as a number of this machine's byte order."""
-    (number,) = struct.unpack("=I", socket.inet_aton(address[0]))
-    return f"{number:08X}:{address[1]:04X}"
 
 
 def parse_bearer_token(headers: Mapping[str, str]) -> bytes:
@@ -267,6 +253,10 @@ def authenticate(owners: Owners, headers: Mapping[str, str], host: str) -> str:
             message = "the request has no valid token; send it as `Authorization: Bearer TOKEN`"
             raise RequestError(message, status=401, kind=UNAUTHORIZED)
         return owner
-    if (foreign := check_origin(headers, host)) is not None:
-        raise foreign
+    origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "none")
+    if (origin is not None and origin != f"http://{host}") or site not in ("none", "same-origin"):
+        raise RequestError("requests from web pages need a token", status=403, kind="forbidden")
+    if not is_local_name(host):
+        why = f"Host is {host[:60]!a}; use an address of this machine, or localhost, or set a token"
+        raise RequestError(why, field="Host", status=403, kind="forbidden")
     return ""

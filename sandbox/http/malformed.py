@@ -72,7 +72,7 @@ def limit_log(name: str) -> None:
 class _OneLine(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
-        self._said_s = float("-inf")
+        self._logged_s = float("-inf")
         self._dropped = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -80,11 +80,11 @@ class _OneLine(logging.Filter):
         if not isinstance(error, HttpProcessingError) and record.msg != _UVICORN:
             return True
         now_s = time.monotonic()
-        if now_s - self._said_s < LOG_EVERY_S:
+        if now_s - self._logged_s < LOG_EVERY_S:
             self._dropped += 1
             return False
         more = f"; {self._dropped} more since the last of these lines" if self._dropped else ""
-        self._said_s, self._dropped = now_s, 0
+        self._logged_s, self._dropped = now_s, 0
         client = f" from {record.args[0]}" if isinstance(record.args, tuple) and record.args else ""
         reason = f": {format_reason(error)}" if isinstance(error, HttpProcessingError) else ""
         record.msg, record.args = f"a request{client} is not HTTP{reason}{more}", ()

@@ -96,11 +96,10 @@ class Routes:
             assert route.resource is not None
             yield route.method, route.resource.canonical
 
-    def known(self, request: HttpRequest) -> RouteMatch | None:
-        """Return the cached match of the target, or None."""
-        return self._known.get((request.method, request.raw_path))
-
     async def find(self, request: HttpRequest) -> RouteMatch:
+        known = self._known.get((request.method, request.raw_path))
+        if known is not None:
+            return known
         if request.rel_url.raw_path.count("/") > MAX_PARTS:
             return RouteMatch(handler=_not_found, place=UNKNOWN_ROUTE, names=NO_PATH_PARAMS, open=False)
         found = await self._dispatcher.resolve(request)

@@ -98,16 +98,10 @@ class CallOutput:
         for name, chunks in pieces.items():
             if not name.startswith(f"{DISPLAY_FOLDER}/"):
                 files[name] = b"".join(chunks)
-            elif (display := _display(chunks)).mime in MIMES:
-                displays.append(display)
+                continue
+            # The first line is the type. Removing it after joining would copy the content while holding the
+            # interpreter lock, which `join` releases.
+            line, _, first = chunks[0].partition(b"\n")
+            if (mime := line.decode("ascii", "replace")) in MIMES:
+                displays.append(Display(mime, b"".join([first, *chunks[1:]])))
         return replace(result, files=files, displays=tuple(displays), **read)
-
-
-def _display(pieces: list[bytes]) -> Display:
-    """Build a display from its chunks; the first line is its type.
-
-    The line is removed before joining: copying the whole content would hold the interpreter lock, while
-    `join` releases it.
-    """
-    mime, _, first = pieces[0].partition(b"\n")
-    return Display(mime.decode("ascii", "replace"), b"".join([first, *pieces[1:]]))

@@ -209,7 +209,7 @@ class Service:
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, HttpRequest)
-        found = self.routes.known(request) or await self.routes.find(request)
+        found = await self.routes.find(request)
         connection = request.protocol
         try:
             owner = self._owner_of(request, found)

@@ -108,8 +108,8 @@ close_session. ROCSTAR_SANDBOX_TOKEN is the token, unless --token-file gives oth
 
 
 def add_mcp_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    told = "serve the sandbox's tools by the Model Context Protocol"
-    parser = verbs.add_parser("mcp", help=told, description=MCP_DESCRIPTION)
+    summary = "serve the sandbox's tools by the Model Context Protocol"
+    parser = verbs.add_parser("mcp", help=summary, description=MCP_DESCRIPTION)
     add = parser.add_argument
     add("--http", action="store_true", help="streamable HTTP instead of standard input and output")
     add_listening_options(parser.add_argument_group("with --http"), 8089)

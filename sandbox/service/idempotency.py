@@ -33,10 +33,6 @@ LONG_BYTES = 1 << 18
 OWNER_END = "\n"
 
 
-def _keep_nothing() -> None:
-    pass
-
-
 Keep = Callable[[], Callable[[], None] | None]
 """A function that is called when an execution starts; its result is called when the execution has ended."""
 
@@ -47,9 +43,9 @@ class Execution:
     called when it has ended."""
 
     fingerprint: bytes
-    count: Callable[[int], None] = lambda size: None
+    count: Callable[[int], None]
     lines: list[bytes] = field(default_factory=list)
-    task: asyncio.Task[HttpResponse] | None = None
+    task: asyncio.Task[HttpResponse] = field(init=False)
     waiters: int = 0
     size_bytes: int = 0
     ended_s: float = 0.0
@@ -98,25 +94,19 @@ class IdempotencyStore:
     def __len__(self) -> int:
         return len(self._running) + len(self._ended)
 
-    def full(self, owner: str) -> bool:
-        """Return True if the lines of running executions leave no space for `owner`."""
-        return not self.streamed.fits(owner, 0)
-
     async def run_once(
-        self, key: str, fingerprint: bytes, work: Work, keep: Keep = _keep_nothing
+        self, key: str, fingerprint: bytes, work: Work, keep: Keep = lambda: None
     ) -> HttpResponse:
         """Return the response for `key`, from `work` if there is none. Raises RequestError if the key was
         used for another request, and the errors of `work`. `keep`: holds the request's body for `work`."""
         with self._attached(key, fingerprint, work, keep) as execution:
-            assert execution.task is not None
             return await asyncio.shield(execution.task)
 
     async def follow(
-        self, key: str, fingerprint: bytes, work: Work, keep: Keep = _keep_nothing
+        self, key: str, fingerprint: bytes, work: Work, keep: Keep = lambda: None
     ) -> AsyncIterator[bytes]:
-        """Do as `once` for work that streams: yields its lines from the first one on."""
+        """Do as `run_once` for work that streams: yields its lines from the first one on."""
         with self._attached(key, fingerprint, work, keep) as execution:
-            assert execution.task is not None
             position = 0
             while True:
                 while position < len(execution.lines):
@@ -131,7 +121,10 @@ class IdempotencyStore:
     def _attached(self, key: str, fingerprint: bytes, work: Work, keep: Keep) -> Iterator[Execution]:
         execution = self._find(key, fingerprint)
         if execution is None:
-            execution = self._start(key, fingerprint, work)
+            execution = Execution(fingerprint, partial(self.streamed.take, _key_owner(key)))
+            self._running[key] = execution
+            execution.task = asyncio.create_task(work(execution))
+            execution.task.add_done_callback(partial(self._end, key, execution))
             execution.on_end = keep()
         else:
             self.hits += 1
@@ -143,21 +136,16 @@ class IdempotencyStore:
             yield execution
         finally:
             execution.waiters -= 1
-            assert execution.task is not None
             if execution.waiters == 0 and not execution.task.done():
                 loop = asyncio.get_running_loop()
                 execution.reaper = loop.call_later(self.grace_s, execution.task.cancel)
 
     def _find(self, key: str, fingerprint: bytes) -> Execution | None:
         self._expire()
-        execution = self._running.get(key) or self._ended.get(key)
-        if (
-            execution is not None
-            and key in self._ended
-            and (self._is_old(execution) or not _response(execution).is_current())
-        ):
+        ended = self._ended.get(key)
+        if ended is not None and (self._is_old(ended) or not ended.task.result().is_current()):
             self._forget(key)
-            execution = None
+        execution = self._running.get(key) or self._ended.get(key)
         if execution is not None and execution.fingerprint != fingerprint:
             shown = key.rpartition(OWNER_END)[2][:60]
             raise RequestError(
@@ -168,34 +156,24 @@ class IdempotencyStore:
             )
         return execution
 
-    def _start(self, key: str, fingerprint: bytes, work: Work) -> Execution:
-        execution = Execution(fingerprint, partial(self.streamed.take, _key_owner(key)))
-        self._running[key] = execution
-        execution.task = asyncio.create_task(work(execution))
-        execution.task.add_done_callback(partial(self._end, key, execution))
-        return execution
-
     def _end(self, key: str, execution: Execution, task: "asyncio.Task[HttpResponse]") -> None:
         del self._running[key]
         if execution.on_end is not None:
             execution.on_end()
-        self.streamed.give(_key_owner(key), execution.size_bytes)
+        owner = _key_owner(key)
+        self.streamed.give(owner, execution.size_bytes)
         if execution.reaper is not None:
             execution.reaper.cancel()
         execution.wake()
         if task.cancelled() or task.exception() is not None or not task.result().keep:
             return
         execution.size_bytes += len(task.result().body)
-        self._keep(key, execution)
-        self._expire()
-
-    def _keep(self, key: str, execution: Execution) -> None:
         execution.ended_s = asyncio.get_running_loop().time()
-        owner = _key_owner(key)
         self._ended[key] = execution
         self._ended_bytes += execution.size_bytes
         self._of[owner] += _stored_size(execution)
         self._keys_of.setdefault(owner, OrderedDict())[key] = None
+        self._expire()
 
     def _expire(self) -> None:
         """Remove expired responses, then the oldest of the largest owner while there are too many; a limited
@@ -233,7 +211,7 @@ class IdempotencyStore:
         """Cancel all executions."""
         if self._forgetting is not None:
             self._forgetting.cancel()
-        tasks = [execution.task for execution in self._running.values() if execution.task is not None]
+        tasks = [execution.task for execution in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -246,11 +224,6 @@ def _key_owner(key: str) -> str:
 def _stored_size(execution: Execution) -> int:
     """Return the size of the stored response, with its overhead."""
     return execution.size_bytes + 1024
-
-
-def _response(execution: Execution) -> HttpResponse:
-    assert execution.task is not None
-    return execution.task.result()
 
 
 def owner_key(owner: str, key: str) -> str:

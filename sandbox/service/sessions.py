@@ -7,8 +7,8 @@ with the reason. The table adds a lease, so that an abandoned session ends.
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
@@ -112,8 +112,7 @@ class SessionTable:
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Runs one cell after those that wait; see Session.run. Raises SessionLost."""
-        entry = await self._take_turn(session_id, owner, deadline)
-        try:
+        async with self._turn(session_id, owner, deadline) as entry:
             await self._select_session_flavour(entry, code)
             result = await entry.session.run(
                 code,
@@ -124,18 +123,12 @@ class SessionTable:
                 displays=displays,
                 on_output=on_output,
             )
-        except SessionLost as loss:
-            self._forget(session_id, loss.reason, loss.ending)
-            raise self._loss(session_id) from None
-        finally:
-            entry.turn.give()
-            self._release(session_id, entry)
         self.metrics.saw_result(entry.flavour, result)
         if entry.session.lost is not None:  # the cell ended it
             self._forget(session_id, entry.session.lost, entry.session.ending)
         return result
 
-    def of(self, owner: str) -> list[OpenSession]:
+    def list_owned(self, owner: str) -> list[OpenSession]:
         """The sessions of an owner, least recently used first."""
         now_s = asyncio.get_running_loop().time()
         return [
@@ -169,23 +162,14 @@ class SessionTable:
                 await before.close()
 
     async def branch(self, session_id: str, *, deadline: float, owner: str = "") -> str:
-        entry = await self._take_turn(session_id, owner, deadline)
-        try:
+        async with self._turn(session_id, owner, deadline) as entry:
             entry.reopen = None
             session = await entry.session.branch()
-        except SessionLost as loss:
-            self._forget(session_id, loss.reason, loss.ending)
-            raise self._loss(session_id) from None
-        finally:
-            entry.turn.give()
-            self._release(session_id, entry)
         return await self._add(session, entry.flavour, owner)
 
     async def close(self, session_id: str, owner: str = "") -> None:
         """End a session. Raises SessionLost for an unknown one."""
-        entry = self._find(session_id, owner)
-        self._forget(session_id, "closed", count=False)
-        await self._close(entry)
+        await self._end(session_id, self._find(session_id, owner), "closed", count=False)
 
     async def sweep(self) -> None:
         """End the sessions whose lease has expired. The table is in order of last use."""
@@ -194,8 +178,7 @@ class SessionTable:
             if entry.used_s + self.lease_s > now_s:
                 break
             if entry.users == 0:
-                self._forget(session_id, "expired")
-                await self._close(entry)
+                await self._end(session_id, entry, "expired")
 
     async def run_sweeper(self) -> None:
         while True:
@@ -204,8 +187,7 @@ class SessionTable:
 
     async def close_all(self) -> None:
         for session_id, entry in list(self._live.items()):
-            self._forget(session_id, "closed", count=False)
-            await self._close(entry)
+            await self._end(session_id, entry, "closed", count=False)
 
     async def _add(self, session: Session, flavour: str, owner: str) -> str:
         while not self.shares.fits(owner, 1):
@@ -215,9 +197,7 @@ class SessionTable:
                 raise SandboxError(
                     f"all {self.shares.limit_of(owner)} sessions are in use", kind="full", retryable=True
                 )
-            entry = self._live[idle]
-            self._forget(idle, "evicted")
-            await self._close(entry)
+            await self._end(idle, self._live[idle], "evicted")
         session_id = secrets.token_hex(16)
         self._live[session_id] = _Entry(session, flavour, owner, asyncio.get_running_loop().time())
         self.shares.take(owner, 1)
@@ -237,31 +217,32 @@ class SessionTable:
             raise _session_lost("unknown")
         return entry
 
-    async def _take_turn(self, session_id: str, owner: str, deadline: float) -> _Entry:
-        """Wait for the earlier requests of the session; the caller must then call `turn.give` and `_release`.
-        Raises SessionLost, or a SandboxError at the deadline."""
+    @asynccontextmanager
+    async def _turn(self, session_id: str, owner: str, deadline: float) -> AsyncIterator[_Entry]:
+        """Wait for the earlier requests of the session, then run the block and renew the lease. Raises
+        SessionLost, or a SandboxError at the deadline."""
         entry = self._find(session_id, owner)
         entry.users += 1
         try:
-            await entry.turn.take(deadline)
-        except BaseException as error:  # too late, or cancelled
-            self._release(session_id, entry)
-            if not isinstance(error, TimeoutError):
-                raise
-            message = "the deadline passed before earlier cells of the session ended"
-            raise SandboxError(message, kind="deadline", retryable=True) from None
-        if self._live.get(session_id) is not entry:  # it ended while this call waited
-            entry.turn.give()
-            self._release(session_id, entry)
-            raise self._loss(session_id)
-        return entry
-
-    def _release(self, session_id: str, entry: _Entry) -> None:
-        """Count one request less and renew the lease."""
-        entry.users -= 1
-        if session_id in self._live:
-            entry.used_s = asyncio.get_running_loop().time()
-            self._live.move_to_end(session_id)
+            try:
+                await entry.turn.take(deadline)
+            except TimeoutError:
+                message = "the deadline passed before earlier cells of the session ended"
+                raise SandboxError(message, kind="deadline", retryable=True) from None
+            try:
+                if self._live.get(session_id) is not entry:  # it ended while this call waited
+                    raise self._loss(session_id)
+                yield entry
+            except SessionLost as loss:
+                self._forget(session_id, loss.reason, loss.ending)
+                raise self._loss(session_id) from None
+            finally:
+                entry.turn.give()
+        finally:
+            entry.users -= 1
+            if session_id in self._live:
+                entry.used_s = asyncio.get_running_loop().time()
+                self._live.move_to_end(session_id)
 
     def _forget(self, session_id: str, reason: str, ending: str = "", *, count: bool = True) -> None:
         entry = self._live.pop(session_id, None)
@@ -277,7 +258,8 @@ class SessionTable:
     def _loss(self, session_id: str) -> SessionLost:
         return _session_lost(*self._lost.get(session_id, ("unknown", "")))
 
-    async def _close(self, entry: _Entry) -> None:
+    async def _end(self, session_id: str, entry: _Entry, reason: str, *, count: bool = True) -> None:
+        self._forget(session_id, reason, count=count)
         with suppress(SandboxError):  # it has ended already
             await entry.session.close()
 

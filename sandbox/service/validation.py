@@ -18,7 +18,7 @@ import operator
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
@@ -119,7 +119,14 @@ def find_field_errors(value: Any, model: Any, loc: Loc = ()) -> Iterator[FieldEr
             (kind,) = [member for member in members if member is not NoneType]
             yield from find_field_errors(value, kind, loc)
     elif origin is Literal:
-        yield from _check_literal(value, get_args(model), loc)
+        names = get_args(model)
+        if not (isinstance(value, str) and value in names):
+            quoted = [f"'{name}'" for name in names]
+            expected = " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
+            msg, fix = f"Input should be {expected}", f"there are {', '.join(names)}"
+            yield FieldError(
+                kind="literal_error", loc=loc, msg=msg, value=value, fix=fix, ctx={"expected": expected}
+            )
     elif model is Any:
         return
     else:
@@ -146,13 +153,11 @@ def _check_type(value: Any, model: Any, origin: Any, loc: Loc) -> Iterator[Field
         yield FieldError(kind="value_error", loc=loc, msg=why, value=None, fix="give base64")
 
 
-@lru_cache(maxsize=64)
-def _fields_of(model: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    return msgspec.structs.fields(model)
+_struct_fields = lru_cache(maxsize=64)(msgspec.structs.fields)
 
 
 def _check_fields(value: dict[str, Any], model: type[msgspec.Struct], loc: Loc) -> Iterator[FieldError]:
-    fields = _fields_of(model)
+    fields = _struct_fields(model)
     if model.__struct_config__.forbid_unknown_fields:
         known = tuple(sorted(item.name for item in fields))
         for name in value:
@@ -173,16 +178,6 @@ def _check_fields(value: dict[str, Any], model: type[msgspec.Struct], loc: Loc) 
 def _suggest_field(name: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-
-
-def _check_literal(value: Any, names: tuple[str, ...], loc: Loc) -> Iterator[FieldError]:
-    if not (isinstance(value, str) and value in names):
-        quoted = [f"'{name}'" for name in names]
-        expected = " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
-        msg, fix = f"Input should be {expected}", f"there are {', '.join(names)}"
-        yield FieldError(
-            kind="literal_error", loc=loc, msg=msg, value=value, fix=fix, ctx={"expected": expected}
-        )
 
 
 def _check_bounds(value: Any, kind: Any, meta: msgspec.Meta, loc: Loc) -> Iterator[FieldError]:
@@ -368,11 +363,7 @@ def _reduce_body(body: Struct) -> tuple[Any, ...]:
         for kind in type(body).__mro__
         if getattr(sys.modules[kind.__module__], kind.__name__, None) is kind
     )
-    return _make_body, (next(kinds), msgspec.structs.asdict(body))
-
-
-def _make_body(model: type[S], values: dict[str, Any]) -> S:
-    return model(**values)
+    return partial(next(kinds), **msgspec.structs.asdict(body)), ()
 
 
 def close_model(model: type[S]) -> type[S]:
@@ -391,16 +382,15 @@ def parse_body(body: bytes, model: BodyModel[S]) -> S:
     if found is not None:
         return found
     if not body:
-        _raise_field_error(FieldError(kind="missing", loc=(), msg="Field required", value=None))
+        raise_field_errors([FieldError(kind="missing", loc=(), msg="Field required", value=None)])
     try:
         value = parse_json(body, strict=False)
     except InvalidJson as error:
         if error.position is None:
             raise  # not UTF-8, or nested too deeply
-        ctx = {"error": error.reason}
-        _raise_field_error(
-            FieldError(kind="json_invalid", loc=(error.position,), msg="JSON decode error", value={}, ctx=ctx)
-        )
+        ctx, loc = {"error": error.reason}, (error.position,)
+        invalid = FieldError(kind="json_invalid", loc=loc, msg="JSON decode error", value={}, ctx=ctx)
+        raise SchemaError.of([invalid.detail()]) from None
     # Before `convert`, which takes NaN for a number within any bounds.
     wrong = list(islice(find_field_errors(value, model.type), MAX_DETAILS))
     for one in wrong:
@@ -411,7 +401,7 @@ def parse_body(body: bytes, model: BodyModel[S]) -> S:
     try:
         return msgspec.convert(value, model.type)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        _raise_field_error(field_error(f"the body does not fit: {error}"))
+        raise SchemaError.of([field_error(f"the body does not fit: {error}").detail()]) from None
 
 
 def field_error(msg: str, *loc: str | int) -> FieldError:
@@ -422,7 +412,3 @@ def field_error(msg: str, *loc: str | int) -> FieldError:
 def raise_field_errors(found: list[FieldError]) -> None:
     if found:
         raise SchemaError.of([one.detail() for one in found[:MAX_DETAILS]])
-
-
-def _raise_field_error(one: FieldError) -> NoReturn:
-    raise SchemaError.of([one.detail()])

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.record.reading import (
+from rocstar.engine.record.json_record import (
     RecordError,
     Verdict,
     decode_outcome,
     encode_outcome,
     from_record,
-    read_records,
     to_record,
-    write_records,
 )
+from rocstar.engine.record.reading import read_records, write_records
 from rocstar.engine.types import (
     Failed,
     FinishReason,

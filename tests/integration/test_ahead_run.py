@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rocstar.engine.record.reading import from_record, read_records, record_files
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Trajectory
 
 Rows = Callable[..., list[dict[str, Any]]]

@@ -37,7 +37,7 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
     async def served() -> dict[str, Any]:
         told: dict[str, Any] = {}
         order = ServeOrder(recipe=recipe, out=out, drain_s=10.0, note=lambda line: None)
-        async with open_served(order) as (_, listening), aiohttp.ClientSession() as session:
+        async with open_served(order) as (_, endpoint), aiohttp.ClientSession() as session:
             for task in {record["task"]["id"]: record["task"] for record in evaluated}.values():
                 body = {
                     "model": "rocstar-agent",
@@ -46,12 +46,12 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
                     "seed": recipe.run.seed + EVAL_SEED,
                     "n": 2,
                 }
-                told[task["id"]] = await ask(session, f"{listening.url}/v1/chat/completions", body)
+                told[task["id"]] = await ask(session, f"{endpoint.url}/v1/chat/completions", body)
             asked = {"model": "rocstar-agent", "n": 4, "messages": [{"role": "user", "content": "Toss 11"}]}
-            answer = await ask(session, f"{listening.url}/v1/chat/completions", asked)
+            answer = await ask(session, f"{endpoint.url}/v1/chat/completions", asked)
             for index, thumb in enumerate(["up", "down", "down"]):
                 body = {"id": answer["id"], "index": index, "thumb": thumb}
-                await ask(session, f"{listening.url}/v1/feedback", body)
+                await ask(session, f"{endpoint.url}/v1/feedback", body)
         return told
 
     told = asyncio.run(served())

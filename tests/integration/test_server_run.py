@@ -19,7 +19,9 @@ import pytest
 
 from rocstar.engine.inference.base import Generation
 from rocstar.engine.inference.sglang.replica import Replica
-from rocstar.engine.record.reading import from_record, read_records, record_files
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Scored, Trajectory
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.record.time_budget import PHASES

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rocstar.engine.record.reading import from_record, read_records
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Scored
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe

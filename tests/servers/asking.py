@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.serve.server import RunningServer
+from rocstar.engine.serve.endpoint import Endpoint
 
 from ..engine.serve.conftest import events, of_stream
 
@@ -28,18 +28,18 @@ class Asking:
     """Asks an endpoint that is open."""
 
     session: aiohttp.ClientSession
-    listening: RunningServer
+    endpoint: Endpoint
 
     async def at_once(self, path: str, **body: Any) -> dict[str, Any]:
         """The answer."""
-        async with self.session.post(self.listening.url + path, json=body) as response:
+        async with self.session.post(self.endpoint.url + path, json=body) as response:
             told: dict[str, Any] = await response.json()
             assert response.status == 200, told
             return told
 
     async def streamed(self, path: str, **body: Any) -> list[dict[str, Any]]:
         """Every chunk of the answer, which ends as it must."""
-        async with self.session.post(self.listening.url + path, json=body | {"stream": True}) as response:
+        async with self.session.post(self.endpoint.url + path, json=body | {"stream": True}) as response:
             assert response.status == 200, await response.text()
             chunks = [chunk async for chunk in events(response) if chunk != ": ping"]
         assert chunks.pop() == "data: [DONE]"
@@ -52,7 +52,7 @@ class Asking:
         """Go away in the middle of streams, as soon as one has begun; how many requests ran then on the
         server of the model."""
         async with contextlib.AsyncExitStack() as streams:
-            began = [asyncio.create_task(self._begun(streams, path, body)) for body in bodies]
+            began = [asyncio.create_task(self._post(streams, path, body)) for body in bodies]
             done, _ = await asyncio.wait(began, return_when=asyncio.FIRST_COMPLETED)
             seen = await running()
             for task in done:
@@ -62,9 +62,9 @@ class Asking:
             await asyncio.wait(began)
         return seen
 
-    async def _begun(self, streams: contextlib.AsyncExitStack, path: str, body: dict[str, Any]) -> None:
+    async def _post(self, streams: contextlib.AsyncExitStack, path: str, body: dict[str, Any]) -> None:
         """Return when the first piece has come; the stream goes on until `streams` are closed."""
-        response = await self.session.post(self.listening.url + path, json=body | {"stream": True})
+        response = await self.session.post(self.endpoint.url + path, json=body | {"stream": True})
         streams.callback(response.close)
         assert response.status == 200, await response.text()
         async for piece in events(response):
@@ -151,7 +151,7 @@ async def check_leaving(
     else:
         raise AssertionError("every answer had ended before its client went away")
     async with asyncio.timeout(LEFT_S):
-        while asking.listening.endpoint.conversations.in_flight or await running():  # noqa: ASYNC110 - another process
+        while asking.endpoint.conversations.in_flight or await running():  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
 
 

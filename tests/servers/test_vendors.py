@@ -92,8 +92,8 @@ async def asking(running: Running, weights: Path) -> AsyncIterator[Asking]:
     """`rocstar serve` over the server."""
     recipe = recipe_of_model(weights, _options(running, weights))
     order = ServeOrder(recipe=recipe, out=None, max_tokens=CONTEXT, drain_s=10.0)
-    async with open_served(order) as (_, listening), aiohttp.ClientSession() as session:
-        yield Asking(session=session, listening=listening)
+    async with open_served(order) as (_, endpoint), aiohttp.ClientSession() as session:
+        yield Asking(session=session, endpoint=endpoint)
 
 
 def _options(running: Running, weights: Path) -> list[str]:

@@ -69,9 +69,9 @@ async def served(python: Path, policy: Path, incremental: bool) -> AsyncIterator
         order = ServeOrder(
             recipe=recipe.model_copy(update={"engine": engine}), out=None, max_tokens=600, drain_s=10.0
         )
-        async with open_served(order) as (_, listening), aiohttp.ClientSession() as session:
+        async with open_served(order) as (_, endpoint), aiohttp.ClientSession() as session:
             async with Api(f"http://127.0.0.1:{NotedServer.ports[-1]}") as api:
-                asking = Asking(session=session, listening=listening)
+                asking = Asking(session=session, endpoint=endpoint)
                 yield Served(asking=asking, api=api, policy=policy)
 
 

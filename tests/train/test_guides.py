@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from rocstar.engine.chat.chat import load_template
-from rocstar.engine.record.reading import from_record, read_folder
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.reading import read_folder
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.callbacks import Callback

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.engine.record.reading import Verdict, from_record, read_records
+from rocstar.engine.record.json_record import Verdict, from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import HIDDEN, Group
 from rocstar.train.cli import main
 from rocstar.train.groups.journal import Journal

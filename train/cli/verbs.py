@@ -117,7 +117,8 @@ def _add_records(parser: argparse.ArgumentParser) -> None:
 
 def _records(options: argparse.Namespace) -> int:
     from rocstar.engine.record.files import FRAMES, record_files
-    from rocstar.engine.record.reading import RecordError, export_lines
+    from rocstar.engine.record.json_record import RecordError
+    from rocstar.engine.record.reading import export_lines
     from rocstar.train.record.run_directory import TRAJECTORIES
     from rocstar.train.record.targets import make_folder
 
@@ -150,7 +151,7 @@ def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
             raise ConfigError(f"{str(options.run)!r} and --node: give a run, or check this node")
         check_fields(rest)
         return node_doctor(options, rest)
-    from rocstar.engine.record.reading import RecordError
+    from rocstar.engine.record.json_record import RecordError
     from rocstar.train.record.manifest import ManifestError
     from rocstar.train.record.metrics import MetricsFileError
 

@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.types import TurnForm
 from rocstar.sandbox.types import Sandbox
 from rocstar.train.compose.setup import Setup
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.cold_start import build_from_nothing, conversations_for, run_cold_start
+from rocstar.train.learner.cold_start import build_from_nothing, run_cold_start
 from rocstar.train.learner.model_io import load_model, load_tokenizer
 from rocstar.train.learner.sharded_loading import load_learner
 from rocstar.train.learner.sharding import is_apart, shard
@@ -22,6 +23,8 @@ from rocstar.train.plan.preflight import Tasks
 from rocstar.train.recipe.model_config import ModelConfig
 from rocstar.train.serving.nodes import Start
 from rocstar.train.tasks.chat_format import chat_format, check_scratch
+from rocstar.train.tasks.demonstrations import make_demonstrations
+from rocstar.train.tasks.tools import demonstrated_tool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,7 +111,19 @@ async def tune(
 
 
 async def conversations(setup: Setup, tasks: Tasks, sandbox: Sandbox, form: TurnForm) -> list[dict[str, Any]]:
-    """Return the rows that the cold start learns."""
-    return tasks.conversations or await conversations_for(
-        setup.recipe, tasks.demonstrations, sandbox, setup.listeners, form
+    """Return the rows that the cold start learns: the recipe's own, or demonstrations on tasks.
+
+    `form`: how the policy's turns are read; it says whether a call may have text in front.
+    """
+    if tasks.conversations:
+        return tasks.conversations
+    rows = await make_demonstrations(
+        tasks.demonstrations,
+        setup.recipe.sft.num_demonstrations,
+        seed=setup.recipe.run.seed,
+        sandbox=sandbox,
+        tool=demonstrated_tool(setup.recipe),
+        speaks=not FORMS[form.calls].at_start,
     )
+    setup.listeners.note(f"cold start: {len(rows)} conversations, tool results from real executions")
+    return rows

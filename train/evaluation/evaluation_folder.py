@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.files import whole_file
-from rocstar.engine.record.reading import VERSION, RecordError, Verdict, from_record, read_records, to_record
+from rocstar.engine.record.json_record import VERSION, RecordError, Verdict, from_record, to_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Group, Scored, Task, Trajectory
 from rocstar.train.evaluation.results import (
     Evaluation,

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.progress.progress import working
-from rocstar.engine.record.json_record import encode_judgement, encode_outcome
-from rocstar.engine.record.reading import RecordError, from_record, read_records
+from rocstar.engine.record.json_record import RecordError, encode_judgement, encode_outcome, from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Trajectory
 from rocstar.train.evaluation.evaluation_folder import (

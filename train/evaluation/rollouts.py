@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rocstar.engine.progress.status import StatusLine
-from rocstar.engine.record.reading import record_files, to_record, write_records
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.json_record import to_record
+from rocstar.engine.record.reading import write_records
 from rocstar.engine.types import Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_share

@@ -45,10 +45,10 @@ from rocstar.train.learner.checkpoint import set_threads
 from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.model_io import (
     check_can_load,
+    chosen_model,
     load_max_positions,
     load_model,
     load_tokenizer,
-    model_on_disk,
 )
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.token_scores import TokenScores as TokenScores
@@ -225,7 +225,8 @@ def max_positions(recipe: Recipe) -> int | None:
 
 def with_model(recipe: Recipe, model: str | None) -> Recipe:
     """Return the recipe with the path of `model`. ConfigError if there is no model to load."""
-    path = model_on_disk(recipe, model)
+    path = chosen_model(recipe, model)
+    check_can_load(path)
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path})})
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.chat.toolcalls import parse_tool_calls
-from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.json_record import RecordError
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Scored, Task, Turn
 from rocstar.train.evaluation.benchmarks.benchmark import tasks_digest

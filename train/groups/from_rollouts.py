@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.json_record import RecordError, from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Group, Origin, Scored, Trajectory
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.groups.source import Batch

@@ -29,7 +29,7 @@ from rocstar.engine.record.files import (
     learned_files,
     record_files,
 )
-from rocstar.engine.record.reading import RecordError, Verdict
+from rocstar.engine.record.json_record import RecordError, Verdict
 from rocstar.engine.record.step_file import (
     FrameFile,
     FramePlace,

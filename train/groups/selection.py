@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rocstar.engine.record.reading import Verdict
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
 from rocstar.engine.types import Failed, Group, Origin, Scored, Trajectory
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal

@@ -49,17 +49,6 @@ def kept_bytes(
     return tokens * layers * whole
 
 
-def keep_inputs_alone(choice: str, needed_bytes: float, device_bytes: float) -> bool:
-    """Return True if layers are to be recomputed in backward.
-
-    Args:
-        choice: model.activation_checkpointing; "auto" recomputes if the activations do not fit.
-        needed_bytes: the learner's memory without recomputation.
-        device_bytes: the memory of its device.
-    """
-    return choice == "on" or (choice == "auto" and needed_bytes > FULL_SHARE * device_bytes)
-
-
 def device_bytes(device: torch.device, local_ranks: int) -> int:
     """Memory of a rank: its GPU's, or its share of the machine's."""
     if device.type == "cuda":

@@ -47,7 +47,7 @@ def dump(run_dir: Path, name: str, error: NonFiniteGradientError) -> Path:
     tensors = {f"{k}.{key}": t for k, part in enumerate(error.parts) for key, t in _tensors(part).items()}
     save_file(tensors, folder / f"{name}.safetensors")
     let_readers_in(folder)
-    content = {"error": str(error), "microbatches": [_told(part) for part in error.parts]}
+    content = {"error": str(error), "microbatches": [_json_row(part) for part in error.parts]}
     path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
 
@@ -71,7 +71,7 @@ def _tensors(part: BadMicroBatch) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in found.items() if tensor is not None}
 
 
-def _told(part: BadMicroBatch) -> dict[str, Any]:
+def _json_row(part: BadMicroBatch) -> dict[str, Any]:
     return {
         "trajectories": part.micro.names_S,
         "tokens": len(part.micro.ids_I),

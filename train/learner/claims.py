@@ -85,7 +85,7 @@ def check_folder(folder: Path) -> CheckedFolder:
     with refused(what), torch.device("meta"):
         model = build.from_config(config, dtype=torch.float32, trust_remote_code=False)
     stored, problems = _read_headers(folder)
-    raw = _json_object(folder / "config.json")
+    raw = read_json_object(folder / "config.json")
     tensors, of_tensors = _compare_tensors(model, stored)
     problems += of_tensors
     problems += _type_problems(raw, tensors.values())
@@ -108,7 +108,7 @@ def read_config(folder: Path) -> Any:
             f"{str(folder)!r} holds adapters (adapter_config.json), not a model; merge them into their model "
             "and give the merged folder"
         )
-    raw = _json_object(path)
+    raw = read_json_object(path)
     _check_numbers(raw, path)
     for name in ("quantization_config", "compression_config"):
         if raw.get(name):
@@ -128,7 +128,7 @@ def read_config(folder: Path) -> Any:
     return config
 
 
-def _json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -200,7 +200,13 @@ def _read_headers(folder: Path) -> tuple[dict[str, StoredTensor], list[str]]:
         problems.append(f"{some(surplus)} {'is' if len(surplus) == 1 else 'are'} not in the index")
     stored: dict[str, StoredTensor] = {}
     for name in sorted(wanted):
-        here = list(_tensors_of(there[name]))
+        path = there[name]
+        with refused(f"{str(path)!r} cannot be loaded"), safe_open(path, "pt") as file:
+            headers = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118  # it is no mapping
+            here = [
+                StoredTensor(path, key, tuple(header.get_shape()), header.get_dtype())
+                for key, header in headers.items()
+            ]
         if twice := [one.name for one in here if one.name in stored]:
             problems.append(f"{some(twice)} in {name} and in another file, too")
         if index is not None:
@@ -217,20 +223,13 @@ def _weight_map(path: Path) -> dict[str, str] | None:
     """The file of each tensor; None for a folder without an index."""
     if not path.is_file():
         return None
-    found = _json_object(path).get("weight_map")
+    found = read_json_object(path).get("weight_map")
     if not isinstance(found, dict) or not found:
         raise ConfigError(f"{str(path)!r} has no weight_map")
     for file in found.values():
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
             raise ConfigError(f"{str(path)!r} names {file!r:.80}, which is no safetensors file beside it")
     return found
-
-
-def _tensors_of(path: Path) -> Iterator[StoredTensor]:
-    with refused(f"{str(path)!r} cannot be loaded"), safe_open(path, "pt") as file:
-        for name in file.keys():  # noqa: SIM118  # it is no mapping
-            header = file.get_slice(name)
-            yield StoredTensor(path, name, tuple(header.get_shape()), header.get_dtype())
 
 
 def _compare_tensors(
@@ -299,7 +298,7 @@ def _id_problems(folder: Path, rows: int) -> list[str]:
     for file in ("config.json", "generation_config.json"):
         if not (folder / file).is_file():
             continue
-        declared = _json_object(folder / file)
+        declared = read_json_object(folder / file)
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             value = declared.get(name)
             ids = value if isinstance(value, list) else [] if value is None else [value]

@@ -6,22 +6,19 @@ import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.engine.chat.boundaries import Rendering
-from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.progress.progress import working
-from rocstar.engine.types import Task, TurnForm
-from rocstar.sandbox.types import Sandbox
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.batch import pack
 from rocstar.train.learner.checkpoint import load_progress, source_kind
 from rocstar.train.learner.checkpoint_writer import Order
-from rocstar.train.learner.scratch import build_model, digit_token_mask, train_tokenizer
+from rocstar.train.learner.scratch import build_model, digit_token_ids, train_tokenizer
 from rocstar.train.learner.settings import cold_start_optimizer
 from rocstar.train.learner.sft import Conversation, batches, examples, tokenise
 from rocstar.train.learner.team import LearnerTeam
@@ -31,30 +28,10 @@ from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.tasks.chat_format import conversation_format, scratch_template
-from rocstar.train.tasks.demonstrations import make_demonstrations
-from rocstar.train.tasks.tools import demonstrated_tool, tool_box
+from rocstar.train.tasks.tools import tool_box
 
 TOKENIZER_ROWS = 4000
 """Conversations the tokenizer learns from; more change little."""
-
-
-async def conversations_for(
-    recipe: Recipe, tasks: Sequence[Task], sandbox: Sandbox, listeners: Listeners, form: TurnForm
-) -> list[dict[str, Any]]:
-    """Chat rows of the recipe, demonstrated on tasks.
-
-    `form`: how the policy's turns are read; it says whether a call may have text in front.
-    """
-    rows = await make_demonstrations(
-        tasks,
-        recipe.sft.num_demonstrations,
-        seed=recipe.run.seed,
-        sandbox=sandbox,
-        tool=demonstrated_tool(recipe),
-        speaks=not FORMS[form.calls].at_start,
-    )
-    listeners.note(f"cold start: {len(rows)} conversations, tool results from real executions")
-    return rows
 
 
 def build_from_nothing(
@@ -96,8 +73,7 @@ async def run_cold_start(
     done = _steps_done(saved, digest) if saved else 0
     rng = random.Random(f"sft|{recipe.run.seed}")
     plan = batches(conversations, batch_size=sft.batch_size, steps=total, rng=rng)
-    is_digit_V = digit_token_mask(cast("PreTrainedTokenizerFast", tokenizer))
-    digit_ids = frozenset(token for token, is_digit in enumerate(is_digit_V) if is_digit)
+    digit_ids = digit_token_ids(tokenizer)
     team.writer.use_tokenizer(tokenizer)
     try:
         with (

@@ -133,17 +133,11 @@ class Leader:
     def __init__(self, store: Any, *, beat_s: float, silent_s: float, name: str = "leader") -> None:
         """`name`: the kind of call; other kinds are separate."""
         self._store, self._name = store.clone(), name
-        self._heart = Heart(self._store, name, beat_s=beat_s, silent_s=silent_s)
+        self.heart = Heart(self._store, name, beat_s=beat_s, silent_s=silent_s)
+        """The beats of rank 0, which begins and stops them."""
         self._calls = 0
 
     # ---- rank 0 ----
-
-    def begin(self) -> None:
-        """Beat from now on until `stop`."""
-        self._heart.begin()
-
-    def stop(self) -> None:
-        self._heart.stop()
 
     def call(self) -> None:
         """The others may go on to the collective that follows."""
@@ -160,7 +154,7 @@ class Leader:
         """Wait for rank 0's next call. LeaderLost: it is gone, or its store is."""
         self._calls += 1
         try:
-            self._heart.await_key(self._call)
+            self.heart.await_key(self._call)
         except Silent as silent:
             raise lost(str(silent)) from None
 

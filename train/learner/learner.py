@@ -157,10 +157,6 @@ class Learner:
         self._optimizers: Optimizers | None = None
         self._grad_clip = math.inf
 
-    def attach(self, engine: LocalEngine) -> None:
-        """Call the hooks of `engine` from now on."""
-        self.engine = engine
-
     def use(self, spec: OptimSpec) -> None:
         """Reset the optimizer state, for the cold start or a stage."""
         self._optimizers, self._grad_clip = build(self.model, spec), spec.grad_clip
@@ -337,33 +333,38 @@ class Learner:
             )
             if k == 0:
                 for part, starts in zip(updates, [logprobs, *later], strict=True):
-                    _measure(part, starts, settings, total)
-                    if settings.measures_start:
-                        self._measure_start(part, starts, settings.temperature, total)
+                    self._measure(part, starts, settings, total)
                 if not self._passes(total, settings.gate, bad_before):
                     self.optimizers.zero_grad()
-                    self._mark_measured(updates[1:], later)
+                    if self.token_stats is not None:  # the first update's are there already
+                        for part, starts in zip(updates[1:], later, strict=True):
+                            self.token_stats.add_measured(part, starts)
                     return total
             self._step(norm, total)
         return total
 
-    def _measure_start(
-        self, micros: Sequence[MicroBatch], logprobs: Sequence[Tensor], temperature: float, total: LossStats
+    def _measure(
+        self,
+        micros: Sequence[MicroBatch],
+        logprobs: Sequence[Tensor],
+        settings: LossSettings,
+        total: LossStats,
     ) -> None:
-        """Add the distance to the start policy; a forward of that. `logprobs`: of the batch start."""
-        assert self.start is not None, "a recipe that measures the distance has the start policy loaded"
-        for now_T, start_T in zip(logprobs, self.start.logprobs(micros, temperature), strict=True):
-            total.start_kl += float(start_kl(now_T, start_T).sum())
-            total.start_tokens += len(now_T)
+        """Add the differences between the log-probs of the rollout and `logprobs`, those at the batch start.
 
-    def _mark_measured(
-        self, updates: Sequence[Sequence[MicroBatch]], starts: Sequence[Sequence[Tensor]]
-    ) -> None:
-        """Measure a batch without an update too."""
-        if self.token_stats is not None:
-            for micros, starts_of in zip(updates, starts, strict=True):
-                for micro, start_T in zip(micros, starts_of, strict=True):
-                    self.token_stats.add_measured(micro, start_T)
+        With `measures_start` also the distance to the start policy, which takes a forward of it.
+        """
+        for micro, logprobs_T in zip(micros, logprobs, strict=True):
+            now_T = logprobs_T.cpu()
+            corrected = settings.correct(micro, now_T)
+            total.mismatch.add(measure(now_T, micro.rollout_logprobs_T, micro.after_tool_T, corrected))
+            total.keep_worst(worst_tokens(micro, now_T))
+        if settings.measures_start:
+            assert self.start is not None, "a recipe that measures the distance has the start policy loaded"
+            starts = self.start.logprobs(micros, settings.temperature)
+            for now_T, start_T in zip(logprobs, starts, strict=True):
+                total.start_kl += float(start_kl(now_T, start_T).sum())
+                total.start_tokens += len(now_T)
 
     def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
         """One optimizer step of the cold start."""
@@ -513,17 +514,6 @@ def _sums(loss: Tensor, entropy_T: Tensor, ratio_T: Tensor, code_T: Tensor) -> L
         clipped_high=sums[3],
         max_ratio=sums[4],
     )
-
-
-def _measure(
-    micros: Sequence[MicroBatch], starts: Sequence[Tensor], settings: LossSettings, stats: LossStats
-) -> None:
-    """Add the differences between rollout log-probs and those of the learner at the batch start."""
-    for micro, start in zip(micros, starts, strict=True):
-        start_T = start.cpu()
-        corrected = settings.correct(micro, start_T)
-        stats.mismatch.add(measure(start_T, micro.rollout_logprobs_T, micro.after_tool_T, corrected))
-        stats.keep_worst(worst_tokens(micro, start_T))
 
 
 def _whole(norm: Tensor) -> float:

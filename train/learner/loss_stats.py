@@ -140,10 +140,13 @@ def update_metrics(stats: LossStats) -> dict[str, float]:
     }
 
 
-def write_worst_tokens(
+def report_paused_step(
     run_dir: Path, step: int, stats: LossStats, gate: Gate, decode: Callable[[tuple[int, ...]], str]
-) -> Path:
-    """Write the measurements of a paused step and its worst tokens to off_policy/step_N.json."""
+) -> str:
+    """Write the measurements of a paused step and its worst tokens to off_policy/step_N.json.
+
+    Return the line for the console.
+    """
     found = stats.mismatch
     content = {
         "step": step,
@@ -156,12 +159,6 @@ def write_worst_tokens(
     path = run_dir / "off_policy" / f"step_{step:06d}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="ascii")
-    return path
-
-
-def format_gate(step: int, stats: LossStats, gate: Gate, path: Path) -> str:
-    """Return the line of a paused step for the console."""
-    found = stats.mismatch
     return (
         f"step {step}: optimizer paused, no weight changed: mismatch KL {found.kl():.4f} (bound {gate.kl}), "
         f"ratio p99 {found.ratio_p99():.3f} (bound {gate.ratio_p99}), {stats.bad_steps} steps in a row; "

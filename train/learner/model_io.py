@@ -194,10 +194,3 @@ def chosen_model(recipe: Recipe, model: str | None) -> str:
     if path == "scratch":
         raise ConfigError("model.path is 'scratch'; pass --model with a checkpoint directory")
     return path
-
-
-def model_on_disk(recipe: Recipe, model: str | None) -> str:
-    """The path that was meant. ConfigError if there is no model to load."""
-    path = chosen_model(recipe, model)
-    check_can_load(path)
-    return path

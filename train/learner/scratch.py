@@ -17,7 +17,7 @@ from rocstar.train.recipe.model_config import ScratchConfig
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Dropped by `decode(skip_special_tokens=True)`. Padding is the first, end of a turn the last."""
@@ -98,10 +98,10 @@ def _keep_markup(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(state))
 
 
-def digit_token_mask(tokenizer: PreTrainedTokenizerFast) -> list[bool]:
-    """One entry per token id: whether the token's text is digits and nothing else."""
-    texts = (str(tokenizer.decode([token_id])) for token_id in range(len(tokenizer)))
-    return [re.fullmatch(r"[0-9]+", text) is not None for text in texts]
+def digit_token_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The ids of the tokens whose text is digits and nothing else."""
+    ids = range(len(tokenizer))
+    return frozenset(k for k in ids if re.fullmatch(r"[0-9]+", str(tokenizer.decode([k]))))
 
 
 def build_model(scratch: ScratchConfig, vocab_size: int, *, seed: int) -> Qwen3ForCausalLM:

@@ -22,7 +22,7 @@ from rocstar.engine.progress.progress import working
 from rocstar.train.learner import adapters
 from rocstar.train.learner.claims import UNUSABLE, StoredTensor
 from rocstar.train.learner.model_io import check_finite, checked_folder, is_finite, load_model
-from rocstar.train.learner.sharding import is_apart, place_adapted, shard
+from rocstar.train.learner.sharding import is_apart, shard
 from rocstar.train.learner.world import World, local_device
 from rocstar.train.recipe.config import Recipe
 
@@ -45,7 +45,7 @@ def load_learner(
         adapters.add_adapters(model, recipe.lora, seed=recipe.run.seed, base=named)
         if path != base:
             adapters.load_adapters(Path(path) / adapters.FOLDER, model)
-        place_adapted(model, world, recipe.model, tokens_per_microbatch=tokens)
+        shard(model, world, recipe.model, tokens_per_microbatch=tokens)
         return model
 
     def parted(model: PreTrainedModel) -> None:

@@ -45,7 +45,11 @@ def shard(
     tokens_per_microbatch: int = 0,
     mesh: DeviceMesh | None = None,
 ) -> None:
-    """Make a float32 model one rank's part of the learner, on its device. ConfigError: see `check_head`.
+    """Make a model one rank's part of the learner, on its device. ConfigError: see `check_head`.
+
+    With adapters nothing is sharded: frozen weights need neither gradients nor moments, and every rank holds
+    them in the served type; adapters are equal on all ranks, because their gradients are summed. Any other
+    model is float32.
 
     FSDP2 over the ranks of `mesh_shape` where `is_apart`: each decoder layer is a unit, the embedding and the
     head are the root's. With dtype bfloat16 forward and backward run in it, on a copy that FSDP makes of the
@@ -67,7 +71,7 @@ def shard(
     layers = any_model.get_decoder().layers
     if runs_layers_again(model, world, config, tokens_per_microbatch):
         checkpoint_activations(model)
-    if not is_apart(world, config):
+    if has_adapters(model) or not is_apart(world, config):
         any_model.to(local_device())
         return
 
@@ -89,21 +93,6 @@ def shard(
     fully_shard(model, mesh=mesh, mp_policy=precision)
 
 
-def place_adapted(
-    model: PreTrainedModel, world: World, config: ModelConfig, *, tokens_per_microbatch: int = 0
-) -> None:
-    """Make a model with adapters one rank's learner, on its device. ConfigError: see `check_head`.
-
-    Nothing is sharded: frozen weights need neither gradients nor moments, and every rank holds them in the
-    served type; adapters are equal on all ranks, because their gradients are summed.
-    """
-    check_head(model)
-    if runs_layers_again(model, world, config, tokens_per_microbatch):
-        checkpoint_activations(model)
-    any_model: Any = model  # transformers has no types for it
-    any_model.to(local_device())
-
-
 def runs_layers_again(model: PreTrainedModel, world: World, config: ModelConfig, tokens: int) -> bool:
     """Resolve model.activation_checkpointing for this model on this device."""
     held = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
@@ -116,9 +105,9 @@ def runs_layers_again(model: PreTrainedModel, world: World, config: ModelConfig,
         inputs_alone=False,
         adapted=adapted,
     )
-    needed = held / holders + kept
-    device = activations.device_bytes(local_device(), world.local_size)
-    return activations.keep_inputs_alone(config.activation_checkpointing, needed, device)
+    available = activations.FULL_SHARE * activations.device_bytes(local_device(), world.local_size)
+    choice = config.activation_checkpointing  # "auto": if the activations do not fit
+    return choice == "on" or (choice == "auto" and held / holders + kept > available)
 
 
 def mesh_shape(sharding: str, ranks: int, ranks_per_node: int) -> tuple[int, ...]:

@@ -69,10 +69,10 @@ class StoreChannel:
         }
         self._rank, self._clock = rank, clock
         self._words = 0
-        (self._hearts[rank] if rank else self._leader).begin()
+        (self._hearts[rank] if rank else self._leader.heart).begin()
 
     def stop(self) -> None:
-        self._leader.stop()
+        self._leader.heart.stop()
         for heart in self._hearts.values():
             heart.stop()
 
@@ -81,13 +81,13 @@ class StoreChannel:
     def tell(self, word: Any) -> None:
         """Every node that only serves hears it next. None is the last word."""
         self._words += 1
-        self._store.set(self._told, encoded(word))
+        self._store.set(self._message_key, encoded(word))
         self._leader.call()
 
     def replies(self) -> list[Any]:
         """Return each reply to the last message, by rank. ServerLost: a rank does not reply."""
         until = self._clock() + REPLY_S
-        keys = {rank: self._reply_of(rank) for rank in self._hearts}
+        keys = {rank: self._reply_key(rank) for rank in self._hearts}
         for rank, key in keys.items():
             try:
                 self._hearts[rank].await_key(key, until=until)
@@ -97,7 +97,7 @@ class StoreChannel:
                     "why. Go on with --resume"
                 ) from None
         found = [decoded(self._store.get(key)) for key in keys.values()]
-        for key in [*keys.values(), self._told]:
+        for key in [*keys.values(), self._message_key]:
             self._store.delete_key(key)
         return found
 
@@ -112,20 +112,20 @@ class StoreChannel:
         """Rank 0's next word. LeaderLost: it is gone."""
         self._leader.await_call()
         self._words += 1
-        return decoded(self._asked("get", self._told))
+        return decoded(self._call_store("get", self._message_key))
 
     def reply(self, reply: Any) -> None:
         """LeaderLost: rank 0 is gone, with the store."""
-        self._asked("set", self._reply_of(self._rank), encoded(reply))
+        self._call_store("set", self._reply_key(self._rank), encoded(reply))
 
     @property
-    def _told(self) -> str:
+    def _message_key(self) -> str:
         return f"words/told/{self._words}"
 
-    def _reply_of(self, rank: int) -> str:
+    def _reply_key(self, rank: int) -> str:
         return f"words/reply/{self._words}/{rank}"
 
-    def _asked(self, what: str, *arguments: Any) -> Any:
+    def _call_store(self, what: str, *arguments: Any) -> Any:
         any_dist: Any = dist
         try:
             return getattr(self._store, what)(*arguments)
@@ -157,15 +157,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return {"kind": type(value).__name__, "of": [_plain(item) for item in value]}
     if is_dataclass(value) and _WORDS.get(type(value).__name__) is type(value):
-        told = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return {"kind": type(value).__name__, "of": told}
+        values = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {"kind": type(value).__name__, "of": values}
     raise TypeError(f"{type(value).__name__} does not travel through the store")
 
 
-def _value(told: Any) -> Any:
-    if not isinstance(told, dict):
-        return told
-    kind, of = told["kind"], told["of"]
+def _value(plain: Any) -> Any:
+    if not isinstance(plain, dict):
+        return plain
+    kind, of = plain["kind"], plain["of"]
     if kind == "Path":
         return Path(of)
     if kind in ("list", "tuple"):

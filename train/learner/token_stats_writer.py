@@ -9,6 +9,7 @@ does not end the run: no update uses them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,11 +53,12 @@ class TokenStatsBuffer:
         start_T = current_T if old_logprobs_T is None else _column(old_logprobs_T)
         self._add(micro, start_T, _column(entropy_T), current_T - start_T, _column(code_T))
 
-    def add_measured(self, micro: MicroBatch, start_logprobs_T: Tensor) -> None:
-        """Add a microbatch that was measured at the batch start and not learned: the gate paused."""
-        start_T = _column(start_logprobs_T)
-        zeros_T = np.zeros_like(start_T)
-        self._add(micro, start_T, zeros_T + np.nan, zeros_T, zeros_T)
+    def add_measured(self, micros: Sequence[MicroBatch], start_logprobs: Sequence[Tensor]) -> None:
+        """Add microbatches that were measured at the batch start and not learned: the gate paused."""
+        for micro, start_logprobs_T in zip(micros, start_logprobs, strict=True):
+            start_T = _column(start_logprobs_T)
+            zeros_T = np.zeros_like(start_T)
+            self._add(micro, start_T, zeros_T + np.nan, zeros_T, zeros_T)
 
     def _add(
         self, micro: MicroBatch, start_T: Column, entropy_T: Column, log_ratio_T: Column, code_T: Column

@@ -107,7 +107,7 @@ class World:
         all_here = _all_here(rank, size + roles.servers)
         leader = Leader(all_here, beat_s=BEAT_S, silent_s=SILENT_S)
         if rank == 0:
-            leader.begin()
+            leader.heart.begin()
         store = any_dist.PrefixStore("group", all_here)
         dist.init_process_group(
             collective_backend(), store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT
@@ -146,7 +146,7 @@ class World:
         if self.line is not None:
             self.line.stop()
         if self.leader is not None:
-            self.leader.stop()
+            self.leader.heart.stop()
         if dist.is_initialized():
             dist.destroy_process_group()
 

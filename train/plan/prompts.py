@@ -54,7 +54,7 @@ class PromptCheck:
         lacking, contradicting = dict.fromkeys(ANSWER_FORMS, 0), list[int]()
         for number, row in enumerate(rows, 1):
             try:
-                shown.check_conversation(row["messages"], row.get("tools"))
+                shown.check_form(row["messages"], row.get("tools"))
                 asked = shown.first_prompt(row["messages"], row.get("tools"))
             except ChatError as error:
                 where = f"{sft.data}, conversation {number}"

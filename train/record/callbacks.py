@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from rocstar.engine.record.reading import Verdict
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.types import Trajectory
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError

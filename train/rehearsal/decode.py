@@ -56,15 +56,18 @@ def decode(gpu: FakeGpu, recipe: Recipe, model: PreTrainedModel, *, own_weights:
         engine._make_room(rows, tokens)  # at once: it is there whenever something else is
         kv, others = engine._kv.held_bytes, recipe.engine.num_replicas - 1
         beside = torch.empty(others * kv, dtype=torch.uint8, device=gpu.device)
-        _few(engine, recipe, tokens)
+        _decode_some(engine, recipe, tokens)
         engine._load_weights(1, LiveWeights(checkpoint.full_weights(model)))
-        _all(engine, recipe, rows, tokens)
+        positions_N = [tokens - 1] * rows  # then a step of all rows at their longest
+        positions_T, plan = engine._kv.plan(positions_N, [], range(rows))
+        logits_NV = engine._forward(torch.ones_like(positions_T), positions_T, plan, rows)
+        sample(logits_NV, [recipe.rl.temperature] * rows, noise(range(rows), positions_N))
     held = gpu.tracker.peaks[-1].by_category[Category.engine]
     kv += beside.nbytes
     return EngineMemory(weights=weights, kv=kv, workspace=held - weights - kv, rows=rows, tokens=tokens)
 
 
-def _few(engine: Any, recipe: Recipe, tokens: int) -> None:
+def _decode_some(engine: Any, recipe: Recipe, tokens: int) -> None:
     """Two siblings, and as many rows of the longest text as fill a forward of prompts; then a few steps."""
     loop = asyncio.new_event_loop()
     try:
@@ -89,11 +92,3 @@ def _few(engine: Any, recipe: Recipe, tokens: int) -> None:
                 engine._inbox.extend(("release", request.row_id) for request, _ in engine._step())
     finally:
         loop.close()
-
-
-def _all(engine: Any, recipe: Recipe, rows: int, tokens: int) -> None:
-    """A step of all rows at their longest."""
-    positions_N = [tokens - 1] * rows
-    positions_T, plan = engine._kv.plan(positions_N, [], range(rows))
-    logits_NV = engine._forward(torch.ones_like(positions_T), positions_T, plan, rows)
-    sample(logits_NV, [recipe.rl.temperature] * rows, noise(range(rows), positions_N))

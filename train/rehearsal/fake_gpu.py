@@ -99,7 +99,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.num_ops += 1
         made_for = kwargs.get("device")
         # Where the CPU learns, what FSDP asks it for is the learner's, and not the host's own.
-        is_fsdp = made_for == self.device and self.tracker.category is Category.gathers
+        is_fsdp = made_for == self.device and self.tracker.scopes[-1] is Category.gathers
         is_ours = made_for is not None and (made_for.type in ("meta", "cuda") or is_fsdp)
         if is_ours:
             kwargs = {**kwargs, "device": self.device}

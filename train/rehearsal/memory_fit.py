@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rocstar.train.learner.model_size import ModelSize
@@ -133,20 +134,19 @@ class KvCapacity:
 
 
 def server_kv_capacity(
-    recipe: Recipe, size: ModelSize, *, memory_gib: float, state: int, mean_tokens: float, longest: int
+    recipe: Recipe, size: ModelSize, *, memory_gib: float, state: int, lengths: Sequence[int]
 ) -> KvCapacity | None:
-    """Room on a server's GPUs, as SGLang sizes its pool; None where the recipe names no GPUs for servers.
+    """Room on a server's GPUs, as SGLang sizes its pool; None without a stage or GPUs for servers.
 
     Args:
         recipe: names the servers' GPUs, the placement and mem-fraction-static.
         size: of the model.
         memory_gib: of each GPU.
         state: bytes that a learner's rank holds between steps.
-        mean_tokens: of a trajectory with its prompt.
-        longest: the same of the longest.
+        lengths: tokens of each trajectory with its prompt; none without a stage.
     """
     engine = recipe.engine
-    if isinstance(engine.replicas, int):
+    if isinstance(engine.replicas, int) or not lengths:
         return None
     gpus = len(engine.replicas[0])
     held = state if engine.placement == "restart" else 0
@@ -161,6 +161,6 @@ def server_kv_capacity(
         weights=weights,
         kv=kv,
         kv_tokens=tokens,
-        mean=int(tokens / mean_tokens),
-        longest=tokens // longest,
+        mean=int(tokens / (sum(lengths) / len(lengths))),
+        longest=tokens // max(lengths),
     )

@@ -100,16 +100,12 @@ class MemoryTracker:
         """Bytes by category."""
         self.total = 0
         self._bookings: dict[int, _StorageBooking] = {}
-        self._scopes = [Category.temporary]
+        self.scopes = [Category.temporary]
+        """The categories of the scopes that are entered; new storages are of the last."""
         self._act = ""
         self._most = 0
         self._at_most = dict(self.held)
         self.peaks: list[MemoryPeak] = []
-
-    @property
-    def category(self) -> Category:
-        """The category of new storages."""
-        return self._scopes[-1]
 
     @contextlib.contextmanager
     def act(self, name: str) -> Iterator[None]:
@@ -121,11 +117,11 @@ class MemoryTracker:
     @contextlib.contextmanager
     def scope(self, category: Category) -> Iterator[None]:
         """Book new storages under that category; the innermost scope wins."""
-        self._scopes.append(category)
+        self.scopes.append(category)
         try:
             yield
         finally:
-            self._scopes.pop()
+            self.scopes.pop()
 
     # ---- what happens to storages ----
 
@@ -135,7 +131,7 @@ class MemoryTracker:
         key = storage._cdata
         if key in self._bookings:
             return
-        booking = _StorageBooking(0, self._scopes[-1])
+        booking = _StorageBooking(0, self.scopes[-1])
         booking.watch = weakref.ref(storage, lambda _: self._end(key))
         self._bookings[key] = booking
         self._set(booking, storage.nbytes())
@@ -146,7 +142,7 @@ class MemoryTracker:
         if booking is None:
             return
         if not booking.num_bytes:
-            booking.category = self._scopes[-1]
+            booking.category = self.scopes[-1]
         self._set(booking, num_bytes)
 
     def brief(self, num_bytes: int) -> None:

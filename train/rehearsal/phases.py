@@ -25,7 +25,7 @@ from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.policy_model import runs_again
 from rocstar.train.learner.settings import cold_start_optimizer, loss_settings, stage_optimizer
-from rocstar.train.learner.sharding import place_adapted, shard
+from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
@@ -55,8 +55,7 @@ class RehearsalLearner:
             gpu.give_memory(model)
             any_model: Any = model
             any_model.to = lambda *_, **__: model  # it is there already, and torch cannot swap fake tensors
-            place = place_adapted if recipe.lora.rank else shard
-            place(model, world, recipe.model, tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
+            shard(model, world, recipe.model, tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
             if recipe.lora.rank:  # no op has made any of it anew
                 for parameter in model.parameters():
                     gpu.tracker.made(parameter)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -26,7 +26,7 @@ from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import MisplacedTensorError, fake_gpu
 from rocstar.train.rehearsal.memory_fit import KvCapacity, MemorySettings, check_fit, server_kv_capacity
 from rocstar.train.rehearsal.memory_scopes import scopes
-from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, MemoryPeak, highest
+from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, highest
 from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases
 from rocstar.train.rehearsal.report import Rehearsal
 from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, fake_examples, rl_rows, sft_rows
@@ -79,7 +79,8 @@ def rehearse_recipe(
     except MisplacedTensorError as error:
         return Rehearsal(packing=batches, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
     moved = transfers(size, recipe.engine, machines, hardware)
-    room = _room(recipe, size, rows, played, memory_gib)
+    lengths = [row.tokens for row in rows]
+    room = server_kv_capacity(recipe, size, memory_gib=memory_gib, state=played.state, lengths=lengths)
     settings = MemorySettings(
         tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
         rehearsed_tokens=max(batch.heaviest for batch in batches.values()),
@@ -166,36 +167,15 @@ def _play(
                 except MisplacedTensorError as error:
                     misplaced.append(str(error))
     if engine is not None:
-        seen.gpu = [_beside_engine(peak, engine, recipe) for peak in seen.gpu]
+        # Where rollouts go on while the learner learns, engines decode then; else they free their KV.
+        held = engine.total if recipe.rl.max_staleness else engine.weights
+        seen.gpu = [
+            peak  # the cold start ends before the engines are made
+            if peak.act in ("sft", "decode")
+            else dataclasses.replace(peak, by_category={**peak.by_category, Category.engine: held})
+            for peak in seen.gpu
+        ]
     return seen, engine, misplaced
-
-
-def _beside_engine(peak: MemoryPeak, engine: EngineMemory, recipe: Recipe) -> MemoryPeak:
-    """The peak of a learner's act with what embedded engines hold meanwhile.
-
-    The cold start ends before they are made. Where rollouts go on while the learner learns, they decode
-    then; else their KV is given back for the update.
-    """
-    if peak.act in ("sft", "decode"):
-        return peak
-    held = engine.total if recipe.rl.max_staleness else engine.weights
-    return dataclasses.replace(peak, by_category={**peak.by_category, Category.engine: held})
-
-
-def _room(
-    recipe: Recipe, size: ModelSize, rows: Sequence[RowLengths], acts: RehearsalPhases, memory_gib: float
-) -> KvCapacity | None:
-    if not rows:
-        return None
-    tokens = [row.tokens for row in rows]
-    return server_kv_capacity(
-        recipe,
-        size,
-        memory_gib=memory_gib,
-        state=acts.state,
-        mean_tokens=sum(tokens) / len(tokens),
-        longest=max(tokens),
-    )
 
 
 def _timeline(

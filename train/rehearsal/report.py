@@ -59,7 +59,10 @@ class Rehearsal:
             "fits": verdict is not None and not self.problems,
             "rehearsal": {
                 "verdict": _plain(verdict),
-                "acts": {peak.act: _act(peak) for peak in self.peaks},
+                "acts": {
+                    peak.act: {"peak_gib": round(peak.total / GIB, 3), "by_category": peak.gib()}
+                    for peak in self.peaks
+                },
                 "host_gib": self.host_gib,
                 "packing": {name: _packing(one) for name, one in self.packing.items()},
                 "reads": self.reads,
@@ -120,10 +123,6 @@ class Rehearsal:
 def _packing(step: PackedStep) -> dict[str, Any]:
     names = ("rows", "tokens", "longest", "heaviest", "rounds")
     return {name: getattr(step, name) for name in names} | {"efficiency": round(step.efficiency, 4)}
-
-
-def _act(peak: MemoryPeak) -> dict[str, Any]:
-    return {"peak_gib": round(peak.total / GIB, 3), "by_category": peak.gib()}
 
 
 def _plain(value: Any) -> Any:

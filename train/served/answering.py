@@ -17,9 +17,10 @@ from pathlib import Path
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.server import ANY_PORT, RunningServer, open_endpoint, serve_until_signal
+from rocstar.engine.serve.endpoint import Endpoint
+from rocstar.engine.serve.server import ANY_PORT, open_endpoint, serve_until_signal
 from rocstar.sandbox.http.access_log import access_log
 from rocstar.sandbox.http.guard import reload_on_sighup
 from rocstar.sandbox.http.listening import Address
@@ -83,17 +84,17 @@ def serve(order: ServeOrder) -> None:
     async def work() -> None:
         owners = order.options.owners
         with reload_on_sighup(owners, order.note):
-            async with open_served(order) as (_, listening):
+            async with open_served(order) as (_, endpoint):
                 guard = "token required" if owners else "no token, loopback only"
-                order.note(f"serving {order.recipe.model.path} at {listening.url}/v1 ({guard})")
+                order.note(f"serving {order.recipe.model.path} at {endpoint.url}/v1 ({guard})")
                 order.note(f"models rocstar-agent and rocstar-raw; {records}; Ctrl-C ends it")
-                await serve_until_signal(listening.endpoint, order.drain_s, order.note)
+                await serve_until_signal(endpoint, order.drain_s, order.note)
 
     run_to_end(work())
 
 
 @contextlib.asynccontextmanager
-async def open_served(order: ServeOrder) -> AsyncIterator[tuple[Agent, RunningServer]]:
+async def open_served(order: ServeOrder) -> AsyncIterator[tuple[Agent, Endpoint]]:
     """Open the agent of the model, and the endpoint over it."""
     order = dataclasses.replace(order, recipe=dated(order.recipe, former=order.out))
     stages = order.recipe.stages
@@ -128,10 +129,10 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[Agent, RunningSe
             agent, options, address=order.address, access=access, store=store, note=order.note
         )
         try:
-            listening = await stack.enter_async_context(opening)
+            endpoint = await stack.enter_async_context(opening)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        yield agent, listening
+        yield agent, endpoint
 
 
 def isolation_of(agent: Agent) -> str:

@@ -68,11 +68,11 @@ def chat_locally(order: ChatOrder, serving: ServeOrder) -> int:
 
     async def work() -> None:
         quiet = dataclasses.replace(serving, note=lambda line: None)
-        async with open_served(quiet) as (agent, listening):
+        async with open_served(quiet) as (agent, endpoint):
             if order.start is not None:
                 order.start.check_tokens(agent.chat.decode)
             token = serving.options.owners.known[0].token
-            client = ChatClient(url=f"{listening.url}/v1", token=token, fields=order.fields)
+            client = ChatClient(url=f"{endpoint.url}/v1", token=token, fields=order.fields)
             tools = f"tools in {isolation}" if (isolation := isolation_of(agent)) else "tools"
             codes.append(await _chat(order, client, f"{_short(serving.recipe.model.path)}, {tools}"))
 

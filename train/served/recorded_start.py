@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from rocstar.engine.record.files import FRAMES
-from rocstar.engine.record.reading import RecordError, read_records
+from rocstar.engine.record.json_record import RecordError
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.serve.terminal.chat_history import ChatHistory
 from rocstar.engine.types import HIDDEN

@@ -133,7 +133,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
     if order.prompts is None and options.model is None:
         order = dataclasses.replace(order, example=solved_question(Path(options.target)))
     with loading():
-        from rocstar.engine.serve.endpoint import ServeOptions
+        from rocstar.engine.serve.conversation_manager import ServeOptions
         from rocstar.train.served.answering import ServeOrder
 
     serving = ServeOrder(
@@ -187,12 +187,9 @@ def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading)
     recipe = recipe_of(options.target, options.model, rest)
     _name_code(recipe)
     with loading():
-        from rocstar.engine.serve.conversation_manager import ConversationLimits
-        from rocstar.engine.serve.endpoint import ServeOptions
+        from rocstar.engine.serve.conversation_manager import ServeOptions
         from rocstar.train.served.answering import ServeOrder
         from rocstar.train.served.answering import serve as serve_order
-
-    limits = ConversationLimits(max_choices=options.max_choices, queue_timeout_s=options.queue_timeout)
 
     serve_order(
         ServeOrder(
@@ -201,7 +198,12 @@ def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading)
             max_tokens=options.max_tokens,
             max_turns=options.max_turns,
             address=address,
-            options=ServeOptions(owners=owners, trusted_proxies=proxies, conversations=limits),
+            options=ServeOptions(
+                owners=owners,
+                trusted_proxies=proxies,
+                max_choices=options.max_choices,
+                queue_timeout_s=options.queue_timeout,
+            ),
             access_log=options.access_log,
             drain_s=options.drain,
         )

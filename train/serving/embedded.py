@@ -85,7 +85,7 @@ class Embedded(EngineBackend):
         ):
             others = await open_others(team, OpenNode())
             publisher = EnginePublisher(engine, engines, team)
-            team.learner.attach(LocalEngine(learning=shared, before_change=publisher.hold))
+            team.learner.engine = LocalEngine(learning=shared, before_change=publisher.hold)
             measure = memory_measure(engines)
             if isinstance(engine, Fleet):
                 opened = opened_fleet(engine, publisher, others)
@@ -114,7 +114,7 @@ class Embedded(EngineBackend):
 
                     serve = serve_in(publish, asyncio.get_running_loop())
                     shared = partial(halve_threads, thread, threads)
-                    team.learner.attach(LocalEngine(learning=shared, serve=serve))
+                    team.learner.engine = LocalEngine(learning=shared, serve=serve)
                     agent = make_agent(recipe, engine, chat, sandbox)
                     async with service(agent, lambda: engine.version) as url:
                         yield None, url

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from rocstar.engine.chat.toolcalls import said
+from rocstar.engine.chat.toolcalls import spoken_text
 from rocstar.engine.types import Turn
 from rocstar.train.tasks.latex import last_boxed
 
@@ -31,7 +31,7 @@ def num_answers(written: str | Sequence[Turn]) -> int:
     """Return the number of answer blocks, for RoC's p_format (Eq. 5): 0 if no block is complete, else the
     larger count of opening and closing tags, so that a stray tag counts as a further answer.
     """
-    text = said(written)
+    text = spoken_text(written)
     start = text.find(OPEN_TAG)
     if start < 0 or text.find(CLOSE_TAG, start) < 0:
         return 0
@@ -42,7 +42,7 @@ def extract_answer(final: str | Sequence[Turn]) -> Extraction:
     """Return the content of the last `\\boxed{...}` in the last complete `<answer>...</answer>` of the text,
     or of the last turn.
     """
-    text = said(final if isinstance(final, str) else final[-1:])
+    text = spoken_text(final if isinstance(final, str) else final[-1:])
     opened = text.rfind(OPEN_TAG, 0, max(0, text.rfind(CLOSE_TAG)))
     if opened < 0:
         return Extraction(None, "no_answer")

@@ -13,13 +13,9 @@ from typing import Any
 import msgspec
 
 from rocstar.engine.serve.stream_parts import Part, TextPart, join_texts
-from rocstar.engine.serve.terminal.client import AnswerEnd, ChoiceEnd, StreamEvent
+from rocstar.engine.serve.terminal.client import AnswerEnd, ChoiceEnd, StreamEvent, TerminalError
 
 _BOXED = re.compile(r"\\boxed\{")
-
-
-class ChatHistoryError(Exception):
-    """A command that failed; the message has the reason."""
 
 
 @dataclass(slots=True)
@@ -52,7 +48,7 @@ class ReceivedAnswer:
         """Return the content of a choice."""
         return join_texts(self.parts, choice)["content"]
 
-    def elected(self) -> int:
+    def best_choice(self) -> int:
         """Return the choice to continue from: the first with the most frequent answer."""
         if len(self.reasons) < 2:
             return 0
@@ -75,7 +71,7 @@ class ReceivedAnswer:
             for k, reason in sorted(self.reasons.items())
         ]
         end = self.end or AnswerEnd()
-        payload: dict[str, Any] = {"prompt": prompt, **(choices[self.elected()] if choices else {})}
+        payload: dict[str, Any] = {"prompt": prompt, **(choices[self.best_choice()] if choices else {})}
         if len(choices) > 1:
             payload |= {"choices": choices, "votes": dict(count_votes([c["content"] for c in choices]))}
         return payload | {"id": end.id, "usage": dict(end.usage), **end.facts}
@@ -104,13 +100,13 @@ class ChatHistory:
         return str(first["content"]) if first.get("role") == "system" else ""
 
     def instruct(self, text: str) -> None:
-        """Set or remove the system message. ChatHistoryError if the chat continues from tokens."""
+        """Set or remove the system message. TerminalError if the chat continues from tokens."""
         if self.ids is not None:
-            raise ChatHistoryError("the start of this chat cannot be changed; /new starts another")
+            raise TerminalError("the start of this chat cannot be changed; /new starts another")
         rest = self.messages[1:] if self.system else self.messages
         self.messages = [{"role": "system", "content": text}, *rest] if text else rest
 
-    def asking(self, question: str | None) -> list[dict[str, Any]]:
+    def request_messages(self, question: str | None) -> list[dict[str, Any]]:
         """Return the messages of a question without adding it. None: the policy continues."""
         request = [] if question is None else [{"role": "user", "content": question}]
         return request if self.ids is not None else [*self.messages, *request]
@@ -130,10 +126,10 @@ class ChatHistory:
         return True
 
     def undo(self) -> str:
-        """Take back the last question with its answer; the question. ChatHistoryError if there is none."""
+        """Take back the last question with its answer; the question. TerminalError if there is none."""
         is_own = self.ids is None or bool(self._former_ids)
         if len(self.messages) < 2 or self.messages[-1]["role"] != "assistant" or not is_own:
-            raise ChatHistoryError("there is nothing to undo")
+            raise TerminalError("there is nothing to undo")
         question = str(self.messages[-2]["content"])
         self.messages = self.messages[:-2]
         if self._former_ids:
@@ -143,7 +139,7 @@ class ChatHistory:
         return question
 
     def save(self, path: Path) -> None:
-        """Write the chat as JSON. Raises ChatHistoryError."""
+        """Write the chat as JSON. Raises TerminalError."""
         payload: dict[str, Any] = {
             "messages": self.messages,
             "ids": [a.end.id for a in self.answers if a.end is not None],
@@ -153,25 +149,25 @@ class ChatHistory:
         try:
             path.write_text(json.dumps(payload, indent=1) + "\n", encoding="ascii")
         except OSError as error:
-            raise ChatHistoryError(f"{str(path)!r} cannot be written: {error.strerror}") from None
+            raise TerminalError(f"{str(path)!r} cannot be written: {error.strerror}") from None
 
     @staticmethod
     def load(path: Path) -> ChatHistory:
-        """Load a saved chat. Raises ChatHistoryError for another file."""
+        """Load a saved chat. Raises TerminalError for another file."""
         try:
             payload = json.loads(path.read_text(encoding="utf-8"))
             said = [{"role": m["role"], "content": m["content"]} for m in payload["messages"]]
             ids = None if payload.get("token_ids") is None else [int(token) for token in payload["token_ids"]]
         except OSError as error:
-            raise ChatHistoryError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+            raise TerminalError(f"{str(path)!r} cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
-            raise ChatHistoryError(f"{str(path)!r} is not a saved chat; give a file of /save") from None
+            raise TerminalError(f"{str(path)!r} is not a saved chat; give a file of /save") from None
         history = ChatHistory(messages=said, ids=ids)
         turns = [m["role"] for m in said][1 if history.system else 0 :]
         if turns != ["user", "assistant"] * (len(turns) // 2) or any(
             not isinstance(m["content"], str) for m in said
         ):
-            raise ChatHistoryError(f"{str(path)!r} has no alternating turns; give a file of /save")
+            raise TerminalError(f"{str(path)!r} has no alternating turns; give a file of /save")
         return history
 
 

@@ -25,8 +25,8 @@ SILENCE_S = 60.0
 MAX_LINE_BYTES = 16 << 20
 
 
-class ChatClientError(Exception):
-    """The endpoint rejected the request or disconnected."""
+class TerminalError(Exception):
+    """A command failed, or the endpoint rejected a request or disconnected; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ChatClient:
         num_choices: int = 1,
         prefix_ids: Sequence[int] | None = None,
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Yield the events of the response. Raises ChatClientError.
+        """Yield the events of the response. Raises TerminalError.
 
         prefix_ids: the tokens of the conversation before the messages; the response then has its
             token ids. None: the messages are the whole conversation.
@@ -121,7 +121,7 @@ class ChatClient:
         }
         end = AnswerEnd()
         try:
-            async with await self._begun("chat/completions", body) as response:
+            async with await self._post("chat/completions", body) as response:
                 async for chunk in self._chunks(response):
                     end.id = chunk.get("id", end.id)
                     end.prompt_ids = chunk.get("prompt_token_ids") or end.prompt_ids
@@ -130,22 +130,20 @@ class ChatClient:
                     try:
                         events = _parse_chunk(chunk)
                     except (AttributeError, TypeError, ValueError, OverflowError):
-                        raise ChatClientError(
-                            f"{self.url} sent an unknown event: {str(chunk)[:200]}"
-                        ) from None
+                        raise TerminalError(f"{self.url} sent an unknown event: {str(chunk)[:200]}") from None
                     for event in events:
                         yield event
         except (aiohttp.ClientError, ConnectionError) as error:
-            raise ChatClientError(f"{self.url}: {error}") from None
+            raise TerminalError(f"{self.url}: {error}") from None
         yield end
 
     async def thumb(self, answer_id: str, choice: int, thumb: str) -> None:
-        """Send feedback on a response. Raises ChatClientError if it is not stored."""
+        """Send feedback on a response. Raises TerminalError if it is not stored."""
         payload = {"id": answer_id, "index": choice, "thumb": thumb}
-        (await self._begun("feedback", payload)).release()
+        (await self._post("feedback", payload)).release()
 
-    async def _begun(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
-        """An answer that begins with status 200. ChatClientError for another, or for none in time."""
+    async def _post(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        """An answer that begins with status 200. TerminalError for another, or for none in time."""
         assert self._session is not None, "the client has not been entered"
         try:
             async with asyncio.timeout(self.begin_s):
@@ -158,11 +156,11 @@ class ChatClient:
                         message = _error_message(json.loads(answer)["error"])
                     except (ValueError, KeyError, TypeError):
                         message = f"{response.url} answered {response.status}: {answer[:200]!r}"
-                    raise ChatClientError(message)
+                    raise TerminalError(message)
         except (aiohttp.ClientError, ConnectionError) as error:  # of which some are a TimeoutError
-            raise ChatClientError(f"{self.url}: {error}") from None
+            raise TerminalError(f"{self.url}: {error}") from None
         except TimeoutError:
-            raise ChatClientError(f"{self.url} did not begin an answer in {self.begin_s:g} s") from None
+            raise TerminalError(f"{self.url} did not begin an answer in {self.begin_s:g} s") from None
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
         while True:
@@ -170,11 +168,11 @@ class ChatClient:
                 async with asyncio.timeout(self.silence_s):
                     line = await response.content.readline()
             except TimeoutError:
-                raise ChatClientError(f"{self.url} sent nothing for {self.silence_s:g} s") from None
+                raise TerminalError(f"{self.url} sent nothing for {self.silence_s:g} s") from None
             except ValueError:
-                raise ChatClientError(f"{self.url} sent a line of more than {MAX_LINE_BYTES} bytes") from None
+                raise TerminalError(f"{self.url} sent a line of more than {MAX_LINE_BYTES} bytes") from None
             if not line:
-                raise ChatClientError(f"{self.url} ended its stream early")
+                raise TerminalError(f"{self.url} ended its stream early")
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()
@@ -183,11 +181,11 @@ class ChatClient:
             try:
                 chunk = json.loads(data)
             except ValueError:
-                raise ChatClientError(f"{self.url} sent invalid JSON: {data[:80]!r}") from None
+                raise TerminalError(f"{self.url} sent invalid JSON: {data[:80]!r}") from None
             if not isinstance(chunk, dict):
-                raise ChatClientError(f"{self.url} sent a value that is not an object: {data[:80]!r}")
+                raise TerminalError(f"{self.url} sent a value that is not an object: {data[:80]!r}")
             if chunk.get("error"):
-                raise ChatClientError(_error_message(chunk["error"]))
+                raise TerminalError(_error_message(chunk["error"]))
             yield chunk
 
 

@@ -27,11 +27,10 @@ from typing import Protocol
 from rocstar.engine.serve.stream_parts import TextPart
 from rocstar.engine.serve.terminal.chat_history import (
     ChatHistory,
-    ChatHistoryError,
     ReceivedAnswer,
     count_votes,
 )
-from rocstar.engine.serve.terminal.client import ChatClient, ChatClientError, ChoiceEnd
+from rocstar.engine.serve.terminal.client import ChatClient, ChoiceEnd, TerminalError
 from rocstar.engine.serve.terminal.screen import Screen
 
 HELP = """\
@@ -100,9 +99,9 @@ class ChatSession:
     async def ask(self, question: str | None) -> ReceivedAnswer:
         """Ask and print the response as it arrives; Ctrl-C stops it. None: the policy continues."""
         answer = ReceivedAnswer()
-        if not await self._until_stopped(self._hear(question, answer)):
+        if not await self._until_stopped(self._receive_answer(question, answer)):
             self.screen.end("(stopped)")
-        if (answer.parts or answer.end) and not self.history.add(question, answer, answer.elected()):
+        if (answer.parts or answer.end) and not self.history.add(question, answer, answer.best_choice()):
             self.screen.note("(not kept: this chat continues from tokens, and the last of them are unknown)")
         return answer
 
@@ -127,9 +126,9 @@ class ChatSession:
         doing.result()
         return True
 
-    async def _hear(self, question: str | None, answer: ReceivedAnswer) -> None:
+    async def _receive_answer(self, question: str | None, answer: ReceivedAnswer) -> None:
         stream = self.client.ask(
-            self.history.asking(question), num_choices=self.num_choices, prefix_ids=self.history.ids
+            self.history.request_messages(question), num_choices=self.num_choices, prefix_ids=self.history.ids
         )
         try:
             async with contextlib.aclosing(stream):
@@ -139,7 +138,7 @@ class ChatSession:
                         self.screen.show(event)
                     elif isinstance(event, ChoiceEnd):
                         self.screen.mark()
-        except ChatClientError as error:
+        except TerminalError as error:
             self.screen.end(f"error: {error}")
             return
         if self.num_choices > 1:
@@ -166,18 +165,18 @@ class ChatSession:
         }
         try:
             if name not in commands:
-                raise ChatHistoryError(f"{name} is not a command; /help lists them")
+                raise TerminalError(f"{name} is not a command; /help lists them")
             work = commands[name](rest.strip())
             if work is not None and not await self._until_stopped(work):
                 self.screen.note("(stopped)")
             if name == "/save":
                 self.screen.note(f"saved in {rest.strip()}")
-        except (ChatHistoryError, ChatClientError) as error:
+        except TerminalError as error:
             self.screen.note(f"error: {error}")
 
     def _set_choices(self, text: str) -> None:
         if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= 128:
-            raise ChatHistoryError(f"/n {text[:20]}: give a number from 1 to 128")
+            raise TerminalError(f"/n {text[:20]}: give a number from 1 to 128")
         self.num_choices = int(text)
 
     def _set_system(self, text: str) -> None:
@@ -188,7 +187,7 @@ class ChatSession:
     def _show_tools(self, _: str) -> None:
         answer = self.history.answers[-1] if self.history.answers else ReceivedAnswer()
         whole = Screen(self.screen.console, shows_all=True)
-        chosen = answer.elected()
+        chosen = answer.best_choice()
         calls = [part for part in answer.parts if not isinstance(part, TextPart) and part.choice == chosen]
         for part in calls:
             whole.show(part)
@@ -203,9 +202,9 @@ class ChatSession:
     async def _thumb(self, thumb: str) -> None:
         end = self.history.answers[-1].end if self.history.answers else None
         if end is None or end.id is None:
-            raise ChatHistoryError("there is no finished answer to judge")
+            raise TerminalError("there is no finished answer to judge")
         answer = self.history.answers[-1]
-        await self.client.thumb(end.id, answer.elected(), thumb)
+        await self.client.thumb(end.id, answer.best_choice(), thumb)
         self.screen.note(f"noted: {thumb}")
 
     def _begin_anew(self, _: str) -> None:
@@ -216,11 +215,11 @@ class ChatSession:
 
 def _expand_path(text: str) -> Path:
     if not text:
-        raise ChatHistoryError("give a file after the command")
+        raise TerminalError("give a file after the command")
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ChatHistoryError(f"cannot expand {text}: no such user. Pass the full path.") from None
+        raise TerminalError(f"cannot expand {text}: no such user. Pass the full path.") from None
 
 
 @contextlib.contextmanager
@@ -258,13 +257,13 @@ async def answer_all(
             good &= bool((await session.ask(prompt)).end)
             continue
         answer = ReceivedAnswer()
-        stream = client.ask(history.asking(prompt), num_choices=num_choices, prefix_ids=history.ids)
+        stream = client.ask(history.request_messages(prompt), num_choices=num_choices, prefix_ids=history.ids)
         try:
             async with contextlib.aclosing(stream):
                 async for event in stream:
                     answer.receive(event)
             print(json.dumps(answer.as_json(prompt)), flush=True)
-        except ChatClientError as error:
+        except TerminalError as error:
             print(json.dumps({"prompt": prompt, "error": str(error)}), flush=True)
             good = False
     return good

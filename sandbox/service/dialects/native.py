@@ -571,7 +571,7 @@ class Native:
         return await finish(response, self.write_timeout_s)
 
     async def list_sessions(self, request: HttpRequest) -> web.Response:
-        return json_response(SessionList(self.sessions.of(request.owner)))
+        return json_response(SessionList(self.sessions.list_owned(request.owner)))
 
     async def list_files(self, request: HttpRequest) -> web.Response:
         """List the files by a cell: their names are visible only in the program's namespace."""

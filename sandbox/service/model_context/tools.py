@@ -34,7 +34,7 @@ from pydantic import Field
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.model_context.guard import NO_TEXTS, TEXTS, LongTexts
-from rocstar.sandbox.service.results import MAX_JSON_FILES_BYTES
+from rocstar.sandbox.service.results import MAX_JSON_FILES_BYTES, count_file_bytes
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
@@ -54,30 +54,26 @@ MAX_KEPT_PER_OWNER = 16
 
 @dataclass(eq=False)
 class OutputStore:
-    """Invariant: at most `MAX_KEPT_CHARS` of all owners, and the latest `MAX_KEPT_PER_OWNER` of each; an
-    output is its owner's alone."""
+    """The texts by owner and name. Invariant: at most `MAX_KEPT_CHARS` of all owners, and the latest
+    `MAX_KEPT_PER_OWNER` of each."""
 
-    _kept: OrderedDict[tuple[str, str], str] = field(default_factory=OrderedDict)
+    kept: OrderedDict[tuple[str, str], str] = field(default_factory=OrderedDict)
     _chars: int = 0
 
     def keep(self, owner: str, text: str) -> str:
         """The URI under which the text can be read for a while."""
         name = secrets.token_hex(8)
-        self._kept[owner, name] = text
+        self.kept[owner, name] = text
         self._chars += len(text)
-        mine = [key for key in self._kept if key[0] == owner]
+        mine = [key for key in self.kept if key[0] == owner]
         if len(mine) > MAX_KEPT_PER_OWNER:
             self._drop(mine[0])
         while self._chars > MAX_KEPT_CHARS:
-            self._drop(next(iter(self._kept)))
+            self._drop(next(iter(self.kept)))
         return f"{SCHEME}://{name}"
 
-    def read(self, owner: str, name: str) -> str | None:
-        """The text; None if it is not kept, or another's."""
-        return self._kept.get((owner, name))
-
     def _drop(self, key: tuple[str, str]) -> None:
-        self._chars -= len(self._kept.pop(key))
+        self._chars -= len(self.kept.pop(key))
 
 
 NAME = "rocstar sandbox"
@@ -249,14 +245,19 @@ class McpTools:
     _outputs: OutputStore = field(default_factory=OutputStore)
 
     def tools(self) -> list[Tool]:
-        own = (self.run_python, self.run_cell, self.write_file, self.read_file, self.close_session)
-        return [
-            forbid_extra_arguments(Tool.from_function(one, annotations=_HINTS[one.__name__])) for one in own
-        ]
+        found = []
+        for one in (self.run_python, self.run_cell, self.write_file, self.read_file, self.close_session):
+            tool = Tool.from_function(one, annotations=_HINTS[one.__name__])
+            model = tool.fn_metadata.arg_model
+            model.model_config["extra"] = "forbid"  # the SDK would ignore unknown arguments silently
+            model.model_rebuild(force=True)
+            tool.parameters = model.model_json_schema(by_alias=True)
+            found.append(tool)
+        return found
 
     async def output(self, name: str, ctx: Context) -> str:
         """Return an output that was too long for its response."""
-        text = self._outputs.read(self._owner(ctx), name)
+        text = self._outputs.kept.get((self._owner(ctx), name))
         if text is None:
             raise ResourceNotFoundError(f"there is no output {name[:60]!a} any more; run the program again")
         return text
@@ -371,15 +372,6 @@ class McpTools:
         return self.owner_of(ctx.headers)
 
 
-def forbid_extra_arguments(tool: Tool) -> Tool:
-    """Reject unknown arguments, which the SDK would ignore silently."""
-    model = tool.fn_metadata.arg_model
-    model.model_config["extra"] = "forbid"
-    model.model_rebuild(force=True)
-    tool.parameters = model.model_json_schema(by_alias=True)
-    return tool
-
-
 def _to_limits(wall_s: float) -> Limits:
     return Limits(wall_s=wall_s, cpu_s=int(wall_s) + 1, file_bytes=MAX_JSON_FILES_BYTES)
 
@@ -399,15 +391,15 @@ def _checked_code(ctx: Context, code: str) -> str:
 
 
 def _encode_files(ctx: Context, files: Mapping[str, str]) -> dict[str, bytes]:
-    found = {name: _argument_text(ctx, text) for name, text in files.items()}
-    return {
-        name: text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-        for name, text in found.items()
-    }
+    encoded = {}
+    for name, mark in files.items():
+        text = _argument_text(ctx, mark)
+        encoded[name] = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+    return encoded
 
 
 def _check_answer_size(result: ExecResult) -> ExecResult:
-    total = sum(map(len, result.files.values())) + sum(len(one.data) for one in result.displays)
+    total = count_file_bytes(result)
     if total > MAX_ANSWER_BYTES:
         raise ValueError(f"the files have {total} bytes; at most {MAX_ANSWER_BYTES} go into one answer")
     return result

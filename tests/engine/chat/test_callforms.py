@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.callforms import FORMS, schemas_of
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.engine.chat.toolcalls import parse_tool_calls, said, tool_call_spans, without_tool_calls
+from rocstar.engine.chat.toolcalls import parse_tool_calls, spoken_text, tool_call_spans, without_tool_calls
 from rocstar.engine.serve.stream_parser import StreamParser
 from rocstar.engine.types import CALL_FORMS, ToolCall, Turn, TurnForm
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
@@ -99,7 +99,7 @@ def test_a_stream_says_what_the_splitter_says(
     for kind, more in spoken.end_turn():
         told[kind] += more
     turn = Turn(start=0, end=1, text=wrote, stopped=True, form=form)
-    assert told["content"] == said([turn]).strip() == before.strip()
+    assert told["content"] == spoken_text([turn]).strip() == before.strip()
     assert told["reasoning_content"].startswith("no:")
 
 

@@ -161,7 +161,7 @@ def test_trimmed_contents_and_arguments_read_and_written_again_are_shown() -> No
 def test_a_conversation_is_asked_for_its_form_alone() -> None:
     """What becomes of its texts is found where they are encoded."""
     check = ShownCheck(Rendering(QWEN3), [PYTHON_SCHEMA])
-    check.check_conversation([USER, {**REPLY, "content": THOUGHT}, USER, REPLY])
+    check.check_form([USER, {**REPLY, "content": THOUGHT}, USER, REPLY])
     hides = Rendering("{{ messages[1].content }}{{ messages[2].content }}")
     with pytest.raises(ChatError, match="message 1 of 3"):
-        ShownCheck(hides, []).check_conversation([SYSTEM, USER, REPLY], [])
+        ShownCheck(hides, []).check_form([SYSTEM, USER, REPLY], [])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.chat.callforms import CLOSE, MAX_DEPTH, OPEN
-from rocstar.engine.chat.toolcalls import DEFAULT, parse_tool_calls, said, without_tool_calls
+from rocstar.engine.chat.toolcalls import DEFAULT, parse_tool_calls, spoken_text, without_tool_calls
 from rocstar.engine.types import ToolCall, Turn, TurnForm
 
 
@@ -193,9 +193,9 @@ def test_a_thought_has_no_calls_and_is_no_content(
 ) -> None:
     found = parse_tool_calls(wrote, form)
     assert len(found) == num_calls and all(one.malformed is None for one in found)
-    assert said([turn(wrote, form)]) == content
+    assert spoken_text([turn(wrote, form)]) == content
 
 
 def test_texts_of_turns_are_lines_and_a_stream_keeps_its_thought() -> None:
-    assert said([turn("a</think>b", OPENED), turn("c")]) == "b\nc"
+    assert spoken_text([turn("a</think>b", OPENED), turn("c")]) == "b\nc"
     assert without_tool_calls(DRAFT) == DRAFT, "a stream has sent the thought before"

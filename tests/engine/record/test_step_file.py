@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 
 from rocstar.engine.record.columns import HEAD, decode_frame, encode_frame
-from rocstar.engine.record.files import is_sealed
-from rocstar.engine.record.reading import (
-    RecordError,
-    Verdict,
-    read_records,
-    record_files,
-    to_record,
-    write_records,
-)
+from rocstar.engine.record.files import is_sealed, record_files
+from rocstar.engine.record.json_record import RecordError, Verdict, to_record
+from rocstar.engine.record.reading import read_records, write_records
 from rocstar.engine.record.step_file import (
     MOST_FAMILIES,
     ROW,

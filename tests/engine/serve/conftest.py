@@ -16,9 +16,10 @@ import pytest
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.endpoint import ServeOptions
-from rocstar.engine.serve.server import RunningServer, open_endpoint
+from rocstar.engine.serve.endpoint import Endpoint
+from rocstar.engine.serve.server import open_endpoint
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
 from rocstar.engine.types import Attempt, Outcome, Scored
@@ -105,22 +106,22 @@ class Client:
     """A client of the endpoint."""
 
     session: aiohttp.ClientSession
-    listening: RunningServer
+    endpoint: Endpoint
     tool: SlowTool
     agent: Agent
     notes: list[str]
 
     @property
     def conversations(self) -> Any:
-        return self.listening.endpoint.conversations
+        return self.endpoint.conversations
 
     @property
     def port(self) -> int:
-        return int(self.listening.url.rpartition(":")[2])
+        return int(self.endpoint.url.rpartition(":")[2])
 
     def post(self, path: str, body: Any, **options: Any) -> Any:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.session.post(self.listening.url + path, data=data, **options)
+        return self.session.post(self.endpoint.url + path, data=data, **options)
 
     async def json(self, path: str, body: Any, *, status: int = 200, **options: Any) -> Any:
         async with self.post(path, body, **options) as response:
@@ -129,7 +130,7 @@ class Client:
             return payload
 
     async def get(self, path: str, *, status: int = 200) -> bytes:
-        async with self.session.get(self.listening.url + path) as response:
+        async with self.session.get(self.endpoint.url + path) as response:
             assert response.status == status, await response.read()
             return await response.read()
 
@@ -185,9 +186,9 @@ async def opened(
     agent: Agent, tool: SlowTool, store: ConversationStore | None = None, **options: Any
 ) -> AsyncIterator[Client]:
     notes: list[str] = []
-    async with open_endpoint(agent, ServeOptions(**options), store=store, note=notes.append) as listening:
+    async with open_endpoint(agent, ServeOptions(**options), store=store, note=notes.append) as endpoint:
         async with aiohttp.ClientSession() as session:
-            yield Client(session=session, listening=listening, tool=tool, agent=agent, notes=notes)
+            yield Client(session=session, endpoint=endpoint, tool=tool, agent=agent, notes=notes)
 
 
 Serving = Callable[..., Any]

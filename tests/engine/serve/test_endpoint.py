@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from rocstar.engine.chat.boundaries import TEMPLATES, bundled_templates
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.rollout import run_trajectory
-from rocstar.engine.serve.conversation_manager import ConversationLimits
-from rocstar.engine.serve.endpoint import ServeOptions
+from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.server import open_endpoint, serve_until_signal
 from rocstar.engine.types import Origin, Task, TrajectoryKey
 from rocstar.sandbox.http.guard import load_owners, reload_on_sighup
@@ -356,9 +355,7 @@ async def test_a_signal_drains_the_server_and_a_second_stops_the_rest(
     async with serving(scripted(THINKS), tool=tool) as client:
         first = asyncio.ensure_future(client.chat(status=503 if is_hurried else 200))
         await tool.began.wait()
-        ending = asyncio.ensure_future(
-            serve_until_signal(client.listening.endpoint, 60.0, lambda line: noted.set())
-        )
+        ending = asyncio.ensure_future(serve_until_signal(client.endpoint, 60.0, lambda line: noted.set()))
         await asyncio.sleep(0)  # it listens
         os.kill(os.getpid(), signal.SIGTERM)
         await noted.wait()
@@ -378,9 +375,7 @@ async def test_a_signal_drains_the_server_and_a_second_stops_the_rest(
 
 async def test_more_than_there_is_room_for_is_turned_away(serving: Serving) -> None:
     tool = SlowTool()
-    async with serving(
-        scripted(THINKS), tool=tool, conversations=ConversationLimits(max_choices=2)
-    ) as client:
+    async with serving(scripted(THINKS), tool=tool, max_choices=2) as client:
         first = asyncio.ensure_future(client.chat(n=2))
         await tool.began.wait()
         async with client.post("/v1/chat/completions", {**RAW}) as response:
@@ -391,7 +386,7 @@ async def test_more_than_there_is_room_for_is_turned_away(serving: Serving) -> N
 
 async def test_who_gets_no_place_in_time_is_told(serving: Serving) -> None:
     policy, tool = ScriptedPolicy(scripted(THINKS), TOKENIZER, max_running=1), SlowTool()
-    async with serving(policy, tool=tool, conversations=ConversationLimits(queue_timeout_s=0.01)) as client:
+    async with serving(policy, tool=tool, queue_timeout_s=0.01) as client:
         first = asyncio.ensure_future(client.chat())
         await tool.began.wait()
         assert (await client.chat(status=503))["error"]["code"] == "queue_timeout"
@@ -492,8 +487,8 @@ async def test_tokens_are_read_again_and_the_log_names_owners(
     caplog.set_level(logging.INFO, "access")
     async with open_endpoint(
         make_agent(scripted(["4"]), SlowTool()), ServeOptions(owners=owners), address=address, access=log
-    ) as listening:
-        assert listening.url.startswith("http://127.0.0.1:")
+    ) as endpoint:
+        assert endpoint.url.startswith("http://127.0.0.1:")
         connector = aiohttp.UnixConnector(str(path))
         with reload_on_sighup(owners, notes.put_nowait):
             async with aiohttp.ClientSession(connector=connector, headers=headers) as session:

@@ -119,6 +119,6 @@ async def test_drops_of_a_request(serving: Serving) -> None:
             writer.write(whole[: (0, 1, whole.index(b"\r\n\r\n") + 4)[number % 3]])
         for _ in range(5):
             assert (await client.json("/tokenize", {"prompt": "a"}))["count"] == 1
-        assert len(client.listening.endpoint.connections) <= 16
+        assert len(client.endpoint.connections) <= 16
         for _, writer in open_ones:
             writer.close()

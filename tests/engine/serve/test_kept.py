@@ -11,7 +11,6 @@ import pytest
 
 from rocstar.engine.record.reading import read_folder
 from rocstar.engine.rollout.rollout import run_trajectory
-from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.conversation_store import ConversationStore, parse_step
 from rocstar.engine.types import Task, TrajectoryKey
 
@@ -162,8 +161,8 @@ async def test_another_temperature_is_never_learned(tmp_path: Path) -> None:
 
 async def test_a_disk_that_is_far_behind_holds_requests_back(serving: Serving) -> None:
     """What waits for it is bounded, and so is the memory that this takes."""
-    desk = ConversationLimits(max_unwritten=2, queue_timeout_s=0.2)
-    async with serving(scripted(["one"]), keeps=True, conversations=desk) as client:
+    limits = {"max_unwritten": 2, "queue_timeout_s": 0.2}
+    async with serving(scripted(["one"]), keeps=True, **limits) as client:
         gate, store = threading.Event(), client.conversations.store
         store._thread.submit(gate.wait)
         try:

@@ -43,7 +43,7 @@ def test_it_is_a_valid_description(needs_token: bool) -> None:
 
 async def test_it_has_the_routes_of_the_router_and_no_others(serving: Serving) -> None:
     async with serving(scripted(["4"])) as client:
-        routes = client.listening.endpoint.app.router.routes()
+        routes = client.endpoint.app.router.routes()
         real = {(route.method, route.resource.canonical) for route in routes if route.method != "HEAD"}
         shown = json.loads(await client.get("/openapi.json"))
     described = {(method.upper(), path) for path, methods in shown["paths"].items() for method in methods}
@@ -57,7 +57,7 @@ async def test_what_a_route_takes_and_answers_is_described(serving: Serving) -> 
         for route in ROUTES:
             assert (route.body is None) == (route.example is None)
             body = {**route.example, "id": id_} if route.body is FeedbackRequest else route.example
-            path = client.listening.url + route.path.replace("{model}", "rocstar-raw")
+            path = client.endpoint.url + route.path.replace("{model}", "rocstar-raw")
             async with client.session.request(route.method, path, json=body, allow_redirects=False) as answer:
                 text = await answer.text()
                 assert answer.status == route.status, text
@@ -96,7 +96,7 @@ async def test_the_token_is_asked_for_where_the_description_says(serving: Servin
     async with serving(scripted(["4"]), token=TOKEN) as client:
         shown = json.loads(await client.get("/openapi.json"))
         for route in ROUTES:
-            url = client.listening.url + route.path
+            url = client.endpoint.url + route.path
             async with client.session.request(route.method, url, allow_redirects=False) as answer:
                 assert (answer.status != 401) == route.open
                 assert route.open or not fails(await answer.json(), "ErrorBody")
@@ -170,7 +170,7 @@ def test_what_is_described_is_taken_and_nothing_else(model: type[BaseModel]) -> 
 async def test_the_page_lists_every_route_and_runs_nothing(serving: Serving) -> None:
     async with (
         serving(scripted(["4"])) as client,
-        client.session.get(client.listening.url + "/docs") as answer,
+        client.session.get(client.endpoint.url + "/docs") as answer,
     ):
         assert (answer.url.path, answer.status, answer.content_type) == ("/", 200, "text/html")
         policy, text = answer.headers["Content-Security-Policy"], await answer.text()

@@ -12,8 +12,8 @@ import pytest
 
 from rocstar.engine.chat.chat import PIECE_CHARS, ChatFormat, load_template
 from rocstar.engine.serve import conversation_store, request_reader
-from rocstar.engine.serve.conversation_manager import ConversationLimits
 from rocstar.engine.serve.request_builder import RequestBuilder
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import is_local_name
 
 from ...malformed_http import answer_to
@@ -68,7 +68,7 @@ async def test_fields_that_are_not_read_are_not_kept(serving: Serving) -> None:
 
 
 async def test_a_request_has_no_more_prompts_than_the_server_has_places(serving: Serving) -> None:
-    async with serving(scripted(["4"]), conversations=ConversationLimits(max_choices=8)) as client:
+    async with serving(scripted(["4"]), max_choices=8) as client:
         body = {"model": "rocstar-raw", "prompt": ["a"] * 9}
         payload = await client.json("/v1/completions", body, status=400)
         assert "9 entries" in payload["error"]["message"] and payload["error"]["param"] == "prompt"
@@ -112,10 +112,10 @@ async def test_no_more_bodies_are_taken_than_are_held(
     async with serving(scripted(["4"])) as client:
         payload = await client.json("/tokenize", {"prompt": "a"}, status=429)
         assert payload["error"]["code"] == "queue_full"
-        size = client.listening.endpoint.options.max_body_bytes
-        client.listening.endpoint._held_bytes = 16 * size - 1
+        size = client.endpoint.options.max_body_bytes
+        client.endpoint._held_bytes = 16 * size - 1
         assert (await client.json("/tokenize", {"prompt": "a"}, status=429))["error"]["code"] == "queue_full"
-        client.listening.endpoint._held_bytes = 0
+        client.endpoint._held_bytes = 0
 
 
 async def test_a_body_is_refused_by_its_head(serving: Serving) -> None:
@@ -175,27 +175,27 @@ async def test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
-    names_in = conversation_store._iter_names
+    read_names = conversation_store.read_names
 
     def counted(path: Path) -> Any:
         reads.append(path)
-        return names_in(path)
+        return read_names(path)
 
-    monkeypatch.setattr(conversation_store, "_iter_names", counted)
+    monkeypatch.setattr(conversation_store, "read_names", counted)
     agent = make_agent(scripted(["4"]), SlowTool())
     async with keeping(tmp_path, agent, per_file=1) as records:
         names = [records.begin() for _ in range(3)]
         for name in names:
             await records.keep(name, [])
         busy = threading.Event()
-        writing = asyncio.create_task(records._do(busy.wait, PATIENCE_S))
+        writing = asyncio.create_task(records._run_in_writer(busy.wait, PATIENCE_S))
         for k in range(50):
             assert not await records.feedback(f"1-{k:016x}", 0, "up", "")
         busy.set()
         await writing
         assert len(reads) == 1
         monkeypatch.setattr(conversation_store, "MAX_LOOKUPS", 0)
-        with pytest.raises(conversation_store.LookupsFull):
+        with pytest.raises(RequestError, match="wait for their lookup"):
             await records.feedback("1-0", 0, "up", "")
 
 

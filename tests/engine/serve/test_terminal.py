@@ -15,11 +15,10 @@ from rich.console import Console
 from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, ToolResultPart
 from rocstar.engine.serve.terminal.chat_history import (
     ChatHistory,
-    ChatHistoryError,
     count_votes,
     final_answer,
 )
-from rocstar.engine.serve.terminal.client import ChatClient, ChatClientError
+from rocstar.engine.serve.terminal.client import ChatClient, TerminalError
 from rocstar.engine.serve.terminal.screen import Screen
 from rocstar.engine.serve.terminal.session import ChatSession, answer_all
 from tests.fakes.scripted_policy import Reply
@@ -37,7 +36,7 @@ def screen(width: int = 40) -> tuple[Screen, io.StringIO]:
 @asynccontextmanager
 async def chatting(client: Client, **fields: Any) -> AsyncIterator[tuple[ChatSession, io.StringIO]]:
     shown, out = screen()
-    async with ChatClient(url=f"{client.listening.url}/v1", fields=fields) as client:
+    async with ChatClient(url=f"{client.endpoint.url}/v1", fields=fields) as client:
         yield ChatSession(client, shown), out
 
 
@@ -167,7 +166,7 @@ async def test_an_endpoint_that_refuses_is_told(serving: Serving) -> None:
             await session.run(Typed(["2+2?" * 20]))
             assert "error: the prompt has" in out.getvalue() and not session.history.messages
         async with ChatClient(url="http://127.0.0.1:1/v1") as nobody:
-            with pytest.raises(ChatClientError, match="/v1: "):
+            with pytest.raises(TerminalError, match="/v1: "):
                 await anext(nobody.ask([]))
 
 
@@ -226,10 +225,10 @@ async def test_an_endpoint_that_says_nothing_is_left() -> None:
             answering(*pieces, status=status, ends=False) as url,
             ChatClient(url=url, begin_s=begin_s, silence_s=0.05) as client,
         ):
-            with pytest.raises(ChatClientError, match=expected):
+            with pytest.raises(TerminalError, match=expected):
                 await anext(client.ask([]))
             if status == 500:
-                with pytest.raises(ChatClientError, match=expected):
+                with pytest.raises(TerminalError, match=expected):
                     await client.thumb("i", 0, "up")
 
 
@@ -241,7 +240,7 @@ async def test_who_is_cancelled_asks_no_more(serving: Serving) -> None:
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        hearing = [task for task in asyncio.all_tasks() if "ChatSession._hear" in repr(task)]
+        hearing = [task for task in asyncio.all_tasks() if "ChatSession._receive_answer" in repr(task)]
         try:
             assert all(task.cancelling() for task in hearing)
             await client.conversations._idle.wait()
@@ -317,5 +316,5 @@ def test_answers_are_compared_by_what_they_box() -> None:
 )
 def test_a_file_without_a_talk_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "t").write_text(text)
-    with pytest.raises(ChatHistoryError, match="give a file of /save"):
+    with pytest.raises(TerminalError, match="give a file of /save"):
         ChatHistory.load(tmp_path / "t")

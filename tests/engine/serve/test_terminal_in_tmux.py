@@ -50,7 +50,7 @@ async def chatting(
     cold: start a new interpreter, which reads its environment, instead of a fork of a warm one.
     """
     rocstar = [sys.executable, "-c", ROCSTAR] if cold else [str(warm().executable.with_name("rocstar"))]
-    command = [*rocstar, "chat", f"{client.listening.url}/v1"]
+    command = [*rocstar, "chat", f"{client.endpoint.url}/v1"]
     payload = {"NO_COLOR": "1", "ROCSTAR_CHAT_HISTORY": "", "LC_ALL": "C.UTF-8"} | environment
     terminal = await tmux.open(command, columns=columns, environment=payload)
     await terminal.ending("/help lists commands\nyou>")
@@ -174,7 +174,7 @@ async def test_a_terminal_that_can_do_nothing(tmux: TmuxServer, serving: Serving
 async def test_without_a_person(tmux: TmuxServer, serving: Serving) -> None:
     """One question, and two that are piped in."""
     async with serving(scripted(THINKS)) as client:
-        chat = f"{warm().executable.with_name('rocstar')} chat {client.listening.url}/v1"
+        chat = f"{warm().executable.with_name('rocstar')} chat {client.endpoint.url}/v1"
         once = await tmux.open(["/bin/sh", "-c", f"{chat} --prompt 2+2?"], columns=40)
         assert await once.ended() == 0
         shown = await once.text()

@@ -85,7 +85,7 @@ async def test_one_of_our_own_serves_another() -> None:
     """Text alone, word by word: the model behind /v1/completions of a second `rocstar serve`."""
     tool = SlowTool()
     async with opened(make_agent(lambda request: SAID, tool), tool) as below:
-        async with in_front_of(f"{below.listening.url}/v1", "rocstar-raw") as client:
+        async with in_front_of(f"{below.endpoint.url}/v1", "rocstar-raw") as client:
             whole, chunks = await client.chat(), await client.stream()
             endpoint = client.agent.inference
             assert isinstance(endpoint, OpenAIEndpoint)

@@ -137,8 +137,8 @@ async def test_nothing_passes(pools: tuple[SandboxPool, SandboxPool], name: str,
         "call and session": (calls_of(one), sessions_of(one)),
         "two pools": (calls_of(one), calls_of(other)),
     }
-    passed = await attempt(PAIRS[name], *ways[who])
-    assert not passed.through, passed
+    result = await attempt(PAIRS[name], *ways[who])
+    assert not result.passed, result
 
 
 @pytest.fixture(scope="module")
@@ -188,5 +188,5 @@ async def test_nothing_passes_between_two_users(public_python: Path) -> None:
         pool = await stack.enter_async_context(SandboxPool(flavours, max_live=3))
         theirs = await stack.enter_async_context(other_user(public_python))
         for name in CLOSED:
-            passed = await attempt(PAIRS[name], theirs, calls_of(pool))
-            assert not passed.through, (name, passed)
+            result = await attempt(PAIRS[name], theirs, calls_of(pool))
+            assert not result.passed, (name, result)

@@ -10,7 +10,7 @@ PAIR = next(pair for pair in load_pairs().values() if pair.slots and pair.bits =
 
 
 def stream(wrong: int, sent: int = 1000) -> Stream:
-    return Stream(slot_s=0.001, sent=sent, wrong=wrong, said="")
+    return Stream(slot_s=0.001, sent=sent, wrong=wrong, output="")
 
 
 def test_a_stream_without_errors_is_almost_a_bit_per_slot() -> None:
@@ -30,7 +30,7 @@ def test_what_chance_gives_is_nothing(wrong: int) -> None:
 
 def test_few_bits_say_little() -> None:
     assert upper_end(0, 10) > 0.25 and upper_end(0, 1000) < 0.01
-    assert not stream(0, sent=63).through and stream(15, sent=64).through and not stream(16, sent=64).through
+    assert not stream(0, sent=63).passed and stream(15, sent=64).passed and not stream(16, sent=64).passed
 
 
 @pytest.mark.parametrize("said", ["NameError: name 'x'", "bash: line 1: awk: command not found"])

@@ -220,24 +220,20 @@ async def test_streams_of_one_owner_cut_nothing_of_anothers() -> None:
 
     running = asyncio.create_task(store.run_once(owner_key("one", "k"), b"f", much))
     await said.wait()
-    assert store.full("one") and not store.full("two")
+    assert not store.streamed.fits("one", 0) and store.streamed.fits("two", 0)
     gate.set()
     await running
-    assert not store.full("one")
+    assert store.streamed.fits("one", 0)
 
 
 async def test_many_answers_whose_time_is_over_are_forgotten_a_few_at_a_time() -> None:
     """Removing 60,000 in one step would block the event loop for a tenth of a second."""
-    store = IdempotencyStore(OwnerBudget(256 << 20), ttl_s=0.0, max_keys=10_000)
+    store = IdempotencyStore(OwnerBudget(256 << 20), max_keys=10_000)
     for number in range(4 * FORGOTTEN_AT_ONCE):
-        key = str(number)
-        execution = Execution(b"f")
-        execution.task = asyncio.create_task(answer(execution))  # type: ignore[arg-type]
-        await execution.task
-        store._keep(key, execution)
-    left = len(store)
-    # Another request by the last one's key, which is not there any more.
-    asking = asyncio.create_task(store.run_once(key, b"another", answer))
+        await store.run_once(str(number), b"f", answer)
+    store.ttl_s, left = 0.0, len(store)
+    # Another request with the first key, which has expired.
+    asking = asyncio.create_task(store.run_once("0", b"another", answer))
     while len(store):
         await asyncio.sleep(0)
         assert left - len(store) <= 2 * FORGOTTEN_AT_ONCE

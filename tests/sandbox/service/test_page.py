@@ -3,11 +3,13 @@
 import base64
 import hashlib
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from rocstar.sandbox.http.guard import check_origin
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.guard import Owners, authenticate
 from rocstar.sandbox.http.openapi import curl
 from rocstar.sandbox.service.openapi import DIALECTS, ROUTES, SCRIPT, render_page
 from rocstar.sandbox.testing import FakeSandbox, ok
@@ -92,7 +94,8 @@ async def test_its_form_may_run_programs_and_another_page_may_not(serve: Any) ->
     ],
 )
 def test_whose_page_it_is(headers: dict[str, str], host: str, taken: bool) -> None:
-    assert (check_origin(headers, host) is None) is taken
+    with nullcontext() if taken else pytest.raises(RequestError):
+        authenticate(Owners(), headers, host)
 
 
 def test_an_example_can_be_pasted() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.record.reading import from_record, read_records
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Failed, Group, Scored, Task
 from rocstar.train.evaluation import during_training, evaluate_sets

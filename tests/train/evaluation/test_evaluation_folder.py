@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.json_record import RecordError
 from rocstar.engine.types import Group, Scored, Task
 from rocstar.train.evaluation.evaluation_folder import AttemptsFile
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import to_record
+from rocstar.engine.record.json_record import to_record
 from rocstar.engine.types import (
     Group,
     Scored,

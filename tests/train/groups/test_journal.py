@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from rocstar.engine.record.files import record_files
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.learned import write_learned
-from rocstar.engine.record.reading import Verdict, read_folder, record_files
+from rocstar.engine.record.reading import read_folder
 from rocstar.engine.record.step_file import FrameFile
 from rocstar.engine.types import Failed, Group, Task
 from rocstar.train.groups import source

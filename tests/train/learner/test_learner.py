@@ -392,7 +392,7 @@ def test_whoever_works_beside_the_learner_is_told_of_each_batch_and_of_nothing_e
         yield
         told.append("end")
 
-    made.attach(LocalEngine(learning=learning))
+    made.engine = LocalEngine(learning=learning)
     micros = pack(examples(), tokens_per_microbatch=1000)
     made.imitation_step(micros)
     assert not told

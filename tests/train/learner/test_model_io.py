@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.progress.progress import ProgressBoard
-from rocstar.train.evaluation.saved_model import TokenScorer
+from rocstar.train.evaluation.saved_model import TokenScorer, with_model
 from rocstar.train.learner import hub, model_io
 from rocstar.train.learner.claims import CheckedFolder
 from rocstar.train.learner.model_io import (
@@ -21,7 +21,6 @@ from rocstar.train.learner.model_io import (
     load_max_positions,
     load_model,
     load_tokenizer,
-    model_on_disk,
 )
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.learner.weight_file import SINGLE
@@ -159,7 +158,7 @@ def test_a_name_that_nobody_has_is_asked_for_once(
     for ask in (
         check_can_load,
         lambda name: TokenScorer(name, threads=1),
-        lambda name: model_on_disk(Recipe(), name),
+        lambda name: with_model(Recipe(), name),
     ):
         asked.clear()
         with pytest.raises(ConfigError, match=f"nobody/nothing.*{words}"):

@@ -81,7 +81,7 @@ def test_every_rank_learns_that_a_node_does_not_serve_the_weights(
 
     team = team_of()
     team.rank.world = World(rank=1, size=2, local_size=1)
-    team.learner.attach(LocalEngine(serve=serve))
+    team.learner.engine = LocalEngine(serve=serve)
     monkeypatch.setattr(rank_commands.dist, "all_gather_object", all_gather_object)
     team.rank.execute(FullWeights(3))
     team.rank.execute(FullWeights(None))  # of no version: no engine serves them

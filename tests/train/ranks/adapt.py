@@ -18,7 +18,7 @@ from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import ReleaseMemory
 from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.learner.sharding import place_adapted
+from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.publish.rank_commands import WriteWeights, weight_source
@@ -56,7 +56,7 @@ def adapt(rank: int, size: int, out: Path) -> None:
     world = World.join()
     model = learn.build(learn.Case("qwen3", tied=True))
     add_adapters(model, LoraConfig(rank=4, alpha=12), seed=5)
-    place_adapted(model, world, ModelConfig())
+    shard(model, world, ModelConfig())
     with ThreadPoolExecutor(1) as thread:
         team = LearnerTeam(model, world, thread)
         if rank:

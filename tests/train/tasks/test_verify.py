@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.chat.toolcalls import said
+from rocstar.engine.chat.toolcalls import spoken_text
 from rocstar.train.tasks.latex import closing_brace
 from rocstar.train.tasks.verify import Extraction, extract_answer, num_answers
 
@@ -85,14 +85,14 @@ PARTS = (
 
 @given(st.lists(st.sampled_from(PARTS), max_size=12).map("".join))
 def test_the_answer_is_the_last_box_of_the_last_closed_block(text: str) -> None:
-    *closed, _ = said(text).split("</answer>")
+    *closed, _ = spoken_text(text).split("</answer>")
     blocks = [part.rpartition("<answer>")[2] for part in closed if "<answer>" in part]
     boxes = list(re.finditer(r"\\(?:boxed|fbox)\s*\{", blocks[-1])) if blocks else []
     end = closing_brace(blocks[-1], boxes[-1].end() - 1) if boxes else None
     answer = None if end is None else blocks[-1][boxes[-1].end() : end].strip()
     assert extract_answer(text).answer == answer
     assert bool(num_answers(text)) == bool(blocks)
-    assert num_answers(text) in (0, max(said(text).count(tag) for tag in ("<answer>", "</answer>")))
+    assert num_answers(text) in (0, max(spoken_text(text).count(tag) for tag in ("<answer>", "</answer>")))
 
 
 @given(st.text(alphabet=st.sampled_from("ab{}\\12 "), max_size=30))

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.chat.toolcalls import THOUGHT, said
+from rocstar.engine.chat.toolcalls import THOUGHT, spoken_text
 from rocstar.engine.plain_json import to_plain
 from rocstar.engine.rollout.rollout import Counterpart, Judge
 from rocstar.engine.types import Attempt, Scored, Task, Turn
@@ -150,7 +150,7 @@ def json_digest(value: object) -> str:
 
 def strip_thinking(turns: Sequence[Turn]) -> str:
     """Return the last turn's text after its thinking block, without leading white space."""
-    text = said(turns[-1:])
+    text = spoken_text(turns[-1:])
     return text if turns and text == turns[-1].text else text.lstrip()
 
 

@@ -61,9 +61,8 @@ NORMALIZERS: Final = (None, {"type": "NFC"})
 
 def pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str:
     """Return llama.cpp's name of the tokenizer's pre-tokenizer. ConfigError if it has none."""
-    told = tokenizer.get("pre_tokenizer") or {}
-    steps = told.get("pretokenizers", [told])
-    *before, last = steps
+    pre_tokenizer = tokenizer.get("pre_tokenizer") or {}
+    *before, last = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     if last.get("type") == "ByteLevel" and not last.get("add_prefix_space"):
         if not before and last.get("use_regex"):
             return "gpt-2"
@@ -75,8 +74,7 @@ def pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str:
                 return SPLITS[expression]
     raise ConfigError(
         "the tokenizer cuts text in a way that GGUF has no name for (the tokenizers of models from nothing "
-        "do); "
-        "whoever read the file would cut it otherwise, so take --format hf"
+        "do); whoever read the file would cut it otherwise, so take --format hf"
     )
 
 
@@ -149,39 +147,28 @@ def _write_facts(source: ExportSource, writer: Any, num_layers: int) -> None:
 
 
 def _write_tokenizer(source: ExportSource, writer: Any) -> None:
-    told = source.tokenizer
-    texts = {number: token for token, number in told["model"]["vocab"].items()}
+    tokenizer = source.tokenizer
+    texts = {number: token for token, number in tokenizer["model"]["vocab"].items()}
     kinds = dict.fromkeys(texts, NORMAL)
-    for added in told.get("added_tokens", []):
+    for added in tokenizer.get("added_tokens", []):
         texts[added["id"]] = added["content"]
         kinds[added["id"]] = CONTROL if added["special"] else USER_DEFINED
     rows = range(int(source.config["vocab_size"]))
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre_tokenizer_name(told))
+    writer.add_tokenizer_pre(pre_tokenizer_name(tokenizer))
     writer.add_token_list([texts.get(number, f"[PAD{number}]") for number in rows])
     writer.add_token_types([kinds.get(number, UNUSED) for number in rows])
-    merges = told["model"].get("merges", [])
+    merges = tokenizer["model"].get("merges", [])
     writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in merges])
     numbers = {text: number for number, text in texts.items()}
-    ids = {
-        name: numbers.get(_text(source.tokenizer_config.get(f"{name}_token")))
-        for name in ("bos", "eos", "pad")
-    }
-    for name, add in (
-        ("bos", writer.add_bos_token_id),
-        ("eos", writer.add_eos_token_id),
-        ("pad", writer.add_pad_token_id),
-    ):
-        if (number := ids[name]) is not None:
-            add(number)
+    for name in ("bos", "eos", "pad"):
+        token = source.tokenizer_config.get(f"{name}_token")  # an object in some files
+        text = str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
+        if (number := numbers.get(text)) is not None:
+            getattr(writer, f"add_{name}_token_id")(number)
     writer.add_add_bos_token(False)
     if (template := source.template) is not None:
         writer.add_chat_template(template)
-
-
-def _text(token: Any) -> str:
-    """A special token of tokenizer_config.json, which may be an object."""
-    return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
 
 
 def _stored(source: ExportSource) -> list[StoredTensor]:

@@ -106,9 +106,9 @@ def _write_weights(source: CheckedFolder, folder: Path) -> None:
     write_index(folder, files, num_bytes)
 
 
-def _without(told: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if name != key}
+def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != key}
 
 
-def _write_json(path: Path, told: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

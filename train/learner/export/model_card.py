@@ -16,23 +16,20 @@ def model_card(source: ExportSource, *, checked: str, tried: str, not_tried: str
 
     checked: checks of this export. tried, not_tried: loaders that were tested with such files, and those not.
     """
+    base = _base(source)
+    front = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [rocstar, tool-use]"]
+    front += [] if base is None else [f"base_model: {base}"]
+    facts = [f"| {key} | {source.manifest[key]} |" for key in FACTS if source.manifest.get(key) is not None]
     parts = [
-        _front(source),
+        "\n".join(["---", *front, "---"]),
         f"# {source.name}",
         _origin(source),
         _use(source),
         _scores(source),
-        _manifest(source.manifest),
+        "\n".join(["## Made by\n\n| | |\n|---|---|", *facts]) if facts else "",
         f"## Checked\n\n- Checked: {checked}\n- Tried: {tried}\n- Not tried: {not_tried}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _front(source: ExportSource) -> str:
-    lines = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [rocstar, tool-use]"]
-    if (base := _base(source)) is not None:
-        lines.append(f"base_model: {base}")
-    return "\n".join(["---", *lines, "---"])
 
 
 def _base(source: ExportSource) -> str | None:
@@ -51,8 +48,7 @@ def _origin(source: ExportSource) -> str:
     )
     return (
         f"{kind}, after {source.step} steps of reinforcement learning with a Python tool by rocstar: recipe "
-        f"`{run}`, "
-        f"from {start}."
+        f"`{run}`, from {start}."
     )
 
 
@@ -61,28 +57,22 @@ def _use(source: ExportSource) -> str:
         return "It has no chat template."
     return (
         "The chat template is the one that it was trained with. It calls its tool in the text; who runs the "
-        "calls "
-        "answers them in a message of the role `tool`."
+        "calls answers them in a message of the role `tool`."
     )
 
 
 def _scores(source: ExportSource) -> str:
     if not source.scores:
         return "## Scores\n\nNo evaluation of this checkpoint is stored."
-    rows = [_score(name, told) for name, told in sorted(source.scores.items())]
+    rows = [_score(name, result) for name, result in sorted(source.scores.items())]
     head = "| set | questions | score | 95% interval | also among the training tasks |\n|---|---|---|---|---|"
     return "## Scores\n\nBy the run itself, with the tool.\n\n" + "\n".join([head, *rows])
 
 
-def _score(name: str, told: Mapping[str, Any]) -> str:
-    low, high = told.get("interval") or (None, None)
+def _score(name: str, result: Mapping[str, Any]) -> str:
+    low, high = result.get("interval") or (None, None)
     interval = "" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
-    score = "" if told.get("avg") is None else f"{told['avg']:.3f} (avg@{told.get('k')})"
-    found = told.get("contamination") or {}
+    score = "" if result.get("avg") is None else f"{result['avg']:.3f} (avg@{result.get('k')})"
+    found = result.get("contamination") or {}
     shared = "not known" if not found else str(len(found.get("questions", [])))
-    return f"| {name} | {told.get('num_questions')} | {score} | {interval} | {shared} |"
-
-
-def _manifest(manifest: Mapping[str, Any]) -> str:
-    rows = [f"| {name} | {manifest[name]} |" for name in FACTS if manifest.get(name) is not None]
-    return "\n".join(["## Made by\n\n| | |\n|---|---|", *rows]) if rows else ""
+    return f"| {name} | {result.get('num_questions')} | {score} | {interval} | {shared} |"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.chat.chat import ChatError, load_template
-from rocstar.train.learner.claims import CheckedFolder, check_folder
+from rocstar.train.learner.claims import CheckedFolder, check_folder, read_json_object
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.manifest import ManifestError, read_manifest
 from rocstar.train.record.run_directory import COMPLETE, CONFIG, complete_checkpoints, config_of, step_of
@@ -60,7 +59,7 @@ class ExportSource:
     @property
     def tokenizer_config(self) -> dict[str, Any]:
         """tokenizer_config.json."""
-        return _object(self.folder / "tokenizer_config.json")
+        return read_json_object(self.folder / "tokenizer_config.json")
 
     @property
     def name(self) -> str:
@@ -94,8 +93,8 @@ def find_source(path: Path) -> ExportSource:
     return ExportSource(
         folder=path,
         checked=check_folder(path),
-        config=_object(path / "config.json"),
-        tokenizer=_object(path / "tokenizer.json"),
+        config=read_json_object(path / "config.json"),
+        tokenizer=read_json_object(path / "tokenizer.json"),
         **(_of_run(run, step_of(whole)) if is_of_run else {}),
     )
 
@@ -107,15 +106,5 @@ def _of_run(run: Path, step: int) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, ManifestError) as error:
         raise ConfigError(f"the run {str(run)!r} is damaged: {error}") from None
     results = run / "evaluations" / f"step_{step:06d}" / "results.json"
-    scores = _object(results).get("sets", {}) if results.is_file() else {}
+    scores = read_json_object(results).get("sets", {}) if results.is_file() else {}
     return {"step": step, "recipe": recipe, "manifest": starts[-1] if starts else {}, "scores": scores}
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{str(path)!r} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{str(path)!r} is no JSON object")
-    return found

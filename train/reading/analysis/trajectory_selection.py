@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record.files import FRAMES, LINES
-from rocstar.engine.record.reading import RecordError, from_record, read_records, record_files
+from rocstar.engine.record.files import FRAMES, LINES, record_files
+from rocstar.engine.record.json_record import RecordError, from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import HIDDEN, Trajectory
 from rocstar.train.recipe.errors import ConfigError

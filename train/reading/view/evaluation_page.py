@@ -14,7 +14,7 @@ import numpy as np
 from rocstar.engine.charts.bars import stacked_bars
 from rocstar.engine.charts.drawing import Figure, format_value
 from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
-from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.json_record import RecordError
 from rocstar.train.evaluation.compare import compare_paths
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import SetNumbers, read_results, tables

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.json_record import RecordError
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError
 from rocstar.train.reading.view.document import build_document, pack, static_table
 from rocstar.train.reading.view.reader import NothingThereError, RunReader

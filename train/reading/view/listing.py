@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.files import FRAMES, INDEX
-from rocstar.engine.record.json_record import decode_times
+from rocstar.engine.record.json_record import RecordError, decode_times
 from rocstar.engine.record.learned import LearnedStep, LearnedTokens
-from rocstar.engine.record.reading import RecordError
 from rocstar.engine.record.step_file import MOST_FAMILIES, StepFile
 from rocstar.engine.types import TrajectoryTimes
 from rocstar.train.reading.view.record_lines import LinesFile

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from rocstar.engine.record.json_record import RecordError
 from rocstar.engine.record.learned import LearnedTokens
-from rocstar.engine.record.reading import RecordError
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view import drawings

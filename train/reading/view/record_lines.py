@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.record.json_record import VERSION, decode_times
+from rocstar.engine.record.json_record import VERSION, RecordError, decode_times
 from rocstar.engine.record.learned import LearnedTokens
-from rocstar.engine.record.reading import RecordError
 from rocstar.engine.record.step_file import (
     FAMILY_CHARS,
     MOST_FAMILIES,

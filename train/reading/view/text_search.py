@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.json_record import RecordError
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.trajectory_filter import Places
 from rocstar.train.recipe.errors import ConfigError

@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from rocstar.engine.charts.drawing import NARROW, Figure, escape, nice_ticks
 from rocstar.engine.charts.line_chart import svg_element
-from rocstar.engine.record.json_record import decode_times
-from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.json_record import RecordError, decode_times
 from rocstar.engine.types import TrajectoryTimes
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.run_directory import records_file

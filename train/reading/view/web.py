@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from rocstar.engine.record.reading import RecordError
+from rocstar.engine.record.json_record import RecordError
 from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.sandbox.http.malformed import protocol_factory
 from rocstar.train.reading.view.change_events import PING_S, RunWatcher

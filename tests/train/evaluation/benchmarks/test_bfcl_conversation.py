@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.inference.base import Sampling
-from rocstar.engine.record.reading import Verdict, from_record, to_record
+from rocstar.engine.record.json_record import Verdict, from_record, to_record
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import ToolFailure

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import Verdict
+from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.types import FinishReason, Group
 from rocstar.train.cli import main
 from rocstar.train.groups.journal import Journal

@@ -9,8 +9,9 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from rocstar.engine.record.json_record import from_record
 from rocstar.engine.record.learned import LearnedStep
-from rocstar.engine.record.reading import from_record, read_folder
+from rocstar.engine.record.reading import read_folder
 from rocstar.engine.types import HIDDEN
 from rocstar.train.reading.view.conversation import PAGE_TOKENS, WithheldError, conversation, overview, tokens
 from rocstar.train.reading.view.listing import Listing

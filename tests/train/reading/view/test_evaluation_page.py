@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from rocstar.engine.record.reading import from_record, read_records
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Scored
 from rocstar.train.cli import main
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder

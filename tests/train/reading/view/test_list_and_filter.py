@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocstar.engine.record.reading import RecordError, export_lines, read_folder
+from rocstar.engine.record.json_record import RecordError
+from rocstar.engine.record.reading import export_lines, read_folder
 from rocstar.engine.record.step_file import ROW, FrameFile
 from rocstar.train.reading.view import listing as listing_module
 from rocstar.train.reading.view.listing import LISTED, Listing

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.chat.toolcalls import parse_tool_calls
-from rocstar.engine.record.reading import Verdict, to_record
+from rocstar.engine.record.json_record import Verdict, to_record
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import (

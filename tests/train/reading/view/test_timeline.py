@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rocstar.engine.charts.drawing import NARROW
-from rocstar.engine.record.json_record import encode_times
-from rocstar.engine.record.reading import RecordError, read_folder
+from rocstar.engine.record.json_record import RecordError, encode_times
+from rocstar.engine.record.reading import read_folder
 from rocstar.engine.types import Span, TrajectoryTimes, TurnTimes
 from rocstar.train.reading.view.conversation import conversation
 from rocstar.train.reading.view.listing import Listing

@@ -17,7 +17,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rocstar.engine.record.reading import from_record, read_records
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.reading import read_records
 from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.train.cli import main
 from rocstar.train.reading.diagnosis.diagnose import diagnose
