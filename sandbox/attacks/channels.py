@@ -27,11 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox.attacks.number import attempt_numbers, difference, trial
-from rocstar.sandbox.attacks.pair import Pair, PairResult, flavours_of, is_offered, load_pairs
-from rocstar.sandbox.attacks.pair import Run, calls_of
+from rocstar.sandbox.attacks.pair import Pair, PairResult, Run, calls_of, flavours_of, is_offered, load_pairs
 from rocstar.sandbox.attacks.stream import Stream, attempt_streams, stream
 from rocstar.sandbox.pool.pool import SandboxPool
-
 
 NUMBER_S = 4.0
 MOST_NUMBERS = 12

@@ -8,8 +8,7 @@ import asyncio
 import math
 import random
 
-from rocstar.sandbox.attacks.pair import Pair, PairResult
-from rocstar.sandbox.attacks.pair import Run
+from rocstar.sandbox.attacks.pair import Pair, PairResult, Run
 from rocstar.sandbox.child.bash import BASH
 
 HOLD_S = 0.6

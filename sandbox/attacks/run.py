@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+from rocstar.sandbox.attacks.catalogue import GROUPS, Part, PartResult, Program, Variant, judge, load_programs
 from rocstar.sandbox.attacks.host import (
     BAIT_VARIABLE,
     Host,
@@ -30,7 +31,6 @@ from rocstar.sandbox.attacks.host import (
     kill_descendants,
     refuse_leftovers,
 )
-from rocstar.sandbox.attacks.catalogue import GROUPS, Part, PartResult, Program, Variant, judge, load_programs
 from rocstar.sandbox.child import bash
 from rocstar.sandbox.command_line import run_command
 from rocstar.sandbox.pool.pool import SandboxPool

@@ -14,8 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocstar.sandbox.attacks.pair import STDLIB, Pair, PairResult
-from rocstar.sandbox.attacks.pair import Run
+from rocstar.sandbox.attacks.pair import STDLIB, Pair, PairResult, Run
 from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.child.cpp import CPP
 

@@ -4,7 +4,11 @@
 # tries: which library files were read, by their access times, each once a day
 # without: namespaces
 # open: where mounts are not read-only (tier A)
-import itertools, os, sysconfig, time
+import itertools
+import os
+import sysconfig
+import time
+
 top = sysconfig.get_path("purelib")
 walk = os.walk(top)
 paths = (os.path.join(folder, name) for folder, folders, files in walk for name in folders.sort() or files)
@@ -17,7 +21,10 @@ for bit in range(24):
                 file.read(1)
             break
 # %% receiver
-import itertools, os, sysconfig
+import itertools
+import os
+import sysconfig
+
 top = sysconfig.get_path("purelib")
 walk = os.walk(top)
 paths = (os.path.join(folder, name) for folder, folders, files in walk for name in folders.sort() or files)

@@ -4,7 +4,10 @@
 # through: clock_gettime clock_getres clock_nanosleep
 # tries: the processor time of other processes, to the nanosecond
 # %% receiver
-import ctypes, os, time
+import ctypes
+import os
+import time
+
 libc = ctypes.CDLL(None)
 past = (ctypes.c_long * 2)(0, 0)
 own = os.getpid()

@@ -7,6 +7,7 @@
 # open: without namespaces of root
 # closed-with: uid namespaces
 import os
+
 fds = [os.dup(0) for _ in range(128)]
 for slot, symbol in enumerate(SYMBOLS):
     at(slot)
@@ -17,6 +18,7 @@ for slot, symbol in enumerate(SYMBOLS):
 at(COUNT)
 # %% receiver
 import os
+
 own = os.getpid()
 def size(pid):
     try:

@@ -8,6 +8,7 @@ for place in range(1 + SECRET):
     open(str(place), "w").close()
 # %% receiver
 import ctypes
+
 libc = ctypes.CDLL(None)
 libc.opendir.restype = libc.readdir.restype = ctypes.c_void_p
 open("own", "w").close()

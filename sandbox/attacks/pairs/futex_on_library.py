@@ -3,7 +3,11 @@
 # through: futex mmap
 # tries: waiters on words of a library file's pages, counted by waking them
 # needs: x86_64
-import ctypes, os, threading, time
+import ctypes
+import os
+import threading
+import time
+
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 fd = os.open(os.path.realpath(os.__file__), os.O_RDONLY)
@@ -17,7 +21,9 @@ for place in range(6):
 time.sleep(HOLD_S)
 os._exit(0)
 # %% receiver
-import ctypes, os
+import ctypes
+import os
+
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 fd = os.open(os.path.realpath(os.__file__), os.O_RDONLY)

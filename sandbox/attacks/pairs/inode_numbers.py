@@ -9,5 +9,6 @@ for place in range(1 + SECRET):
     open(str(place), "w").close()
 # %% receiver
 import os
+
 with open("own", "w") as file:
     say(os.fstat(file.fileno()).st_ino)

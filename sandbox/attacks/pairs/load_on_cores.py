@@ -5,7 +5,10 @@
 # through: sched_yield getcpu clock_gettime
 # tries: how much of a core one gets beside somebody who keeps all of them busy
 # open: everywhere
-import hashlib, os, threading
+import hashlib
+import os
+import threading
+
 block = bytes(1 << 16)
 def work():
     for slot, symbol in enumerate(SYMBOLS):
@@ -20,6 +23,7 @@ for thread in threads:
     thread.join()
 # %% receiver
 import time
+
 levels = []
 for slot in range(COUNT):
     at(slot)

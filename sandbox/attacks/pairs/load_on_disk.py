@@ -7,6 +7,7 @@
 # tries: how long one's own file takes to the disk beside somebody who writes there
 # open: where scratch directories lie on a disk
 import os
+
 fd = os.open("own", os.O_RDWR | os.O_CREAT)
 block = os.urandom(1 << 18)
 for slot, symbol in enumerate(SYMBOLS):
@@ -16,7 +17,9 @@ for slot, symbol in enumerate(SYMBOLS):
         os.pwrite(fd, block, 0)
         os.fsync(fd)
 # %% receiver
-import os, time
+import os
+import time
+
 fd = os.open("own", os.O_RDWR | os.O_CREAT)
 clock = time.perf_counter
 levels = []

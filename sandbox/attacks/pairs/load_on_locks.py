@@ -6,6 +6,7 @@
 # tries: how long the kernel's one lock for epolls of epolls is held, beside somebody who has it look at many
 # open: everywhere
 import select
+
 tops = [select.epoll() for _ in range(24)]
 leaves = [select.epoll() for _ in range(24)]
 for top in tops:
@@ -20,7 +21,9 @@ for slot, symbol in enumerate(SYMBOLS):
             leaf.register(last, select.EPOLLIN)
             leaf.unregister(last)
 # %% receiver
-import select, time
+import select
+import time
+
 clock = time.perf_counter
 one, other = select.epoll(), select.epoll()
 def ask():

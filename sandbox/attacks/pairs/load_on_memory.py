@@ -6,6 +6,7 @@
 # tries: how fast one's own memory is beside somebody who uses much of it, or as busily none
 # open: everywhere
 import ctypes
+
 libc = ctypes.CDLL(None)
 size = 32 << 20
 one, other = ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)
@@ -19,7 +20,9 @@ for slot, symbol in enumerate(SYMBOLS):
             libc.memcpy(ctypes.byref(other, place), ctypes.byref(one, place), step)
             place = (place + step) % size
 # %% receiver
-import ctypes, time
+import ctypes
+import time
+
 libc = ctypes.CDLL(None)
 size = 8 << 20
 one, other = ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)

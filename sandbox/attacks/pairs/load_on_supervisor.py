@@ -6,6 +6,7 @@
 # tries: how long the supervisor takes to answer, beside somebody who asks again and again
 # open: everywhere
 import os
+
 os.close(os.open("own", os.O_RDWR | os.O_CREAT))
 for slot, symbol in enumerate(SYMBOLS):
     at(slot)
@@ -16,7 +17,9 @@ for slot, symbol in enumerate(SYMBOLS):
         except OSError:
             pass
 # %% receiver
-import os, time
+import os
+import time
+
 clock = time.perf_counter
 def ask():
     start = clock()

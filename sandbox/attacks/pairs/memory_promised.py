@@ -5,6 +5,7 @@
 # through: mmap munmap
 # tries: how much memory anybody has asked for (Committed_AS of /proc/meminfo): 1 GiB more or less
 import ctypes
+
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 held, size = None, 0
@@ -18,6 +19,7 @@ for slot, symbol in enumerate(SYMBOLS):
 at(COUNT)
 # %% receiver
 import os
+
 fd = os.open("/proc/meminfo", os.O_RDONLY)
 def promised():
     text = os.pread(fd, 4096, 0)

@@ -6,6 +6,7 @@
 # tries: how many pages processes share on the machine (`sysinfo`), 8 MiB more or less
 # open: everywhere
 import ctypes
+
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 size, held = ctypes.c_size_t(8 << 20), None
@@ -19,6 +20,7 @@ for slot, symbol in enumerate(SYMBOLS):
 at(COUNT)
 # %% receiver
 import ctypes
+
 libc = ctypes.CDLL(None)
 room = (ctypes.c_ulong * 16)()
 levels = []

@@ -6,6 +6,7 @@
 # tries: names that do not exist, which are found faster when somebody has looked them up before
 # open: everywhere
 import os
+
 folder = os.path.dirname(os.__file__)
 names = [[f"{folder}/{NONCE:x}-{slot}-{turn}" for turn in range(4)] for slot in range(COUNT)]
 for slot, symbol in enumerate(SYMBOLS):
@@ -15,7 +16,9 @@ for slot, symbol in enumerate(SYMBOLS):
             os.access(name, 0)
 at(COUNT)
 # %% receiver
-import os, time
+import os
+import time
+
 folder = os.path.dirname(os.__file__)
 names = [[f"{folder}/{NONCE:x}-{slot}-{turn}" for turn in range(4)] for slot in range(COUNT)]
 levels = []

@@ -6,7 +6,10 @@
 # tries: pages of a library's file that nobody has read yet, which are in the cache once somebody has
 # cold: yes
 # open: once for each page of a file that is not in the cache
-import mmap, os, sys
+import mmap
+import os
+import sys
+
 with open(COLD, "rb") as file:
     pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 pages.madvise(mmap.MADV_RANDOM)
@@ -16,7 +19,9 @@ for slot, symbol in enumerate(SYMBOLS):
         pages[slot * 65536 % len(pages)]
 at(COUNT)
 # %% receiver
-import mmap, resource
+import mmap
+import resource
+
 with open(COLD, "rb") as file:
     pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 pages.madvise(mmap.MADV_RANDOM)

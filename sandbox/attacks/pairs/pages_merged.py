@@ -4,7 +4,9 @@
 # through: madvise
 # tries: pages that the kernel merges, or drops for all, whose first write or read takes longer
 # %% receiver
-import ctypes, os
+import ctypes
+import os
+
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 own = ctypes.c_void_p(libc.mmap(None, 4096, 3, 0x22, -1, 0))

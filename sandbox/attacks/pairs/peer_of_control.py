@@ -4,7 +4,10 @@
 # through: getsockopt
 # tries: a handle or the number of a process, by which it can be asked for
 # %% receiver
-import os, socket, struct
+import os
+import socket
+import struct
+
 held = socket.socket(fileno=os.dup(3))
 for option in (17, 77, 59, 31):  # SO_PEERCRED, SO_PEERPIDFD, SO_PEERGROUPS, SO_PEERSEC
     try:

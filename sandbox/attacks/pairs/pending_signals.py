@@ -4,7 +4,9 @@
 # through: kill tgkill rt_sigprocmask rt_sigtimedwait
 # tries: the signals that wait, which a user's processes count together where programs share a user
 # %% receiver
-import os, signal
+import os
+import signal
+
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 try:
     for _ in range(256):

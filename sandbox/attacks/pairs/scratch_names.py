@@ -2,12 +2,15 @@
 # when: live
 # through: openat mkdirat unlinkat rename stat newfstatat access
 # tries: files in one's own directory, whose names others look up
-import os, time
+import os
+import time
+
 for place in range(6):
     open(f"n{place}{FRAME >> 4 * place & 15:x}", "w").close()
 time.sleep(HOLD_S)
 # %% receiver
 import os
+
 base = os.path.dirname(os.getcwd())
 def look():
     for slot in range(16):

@@ -5,7 +5,10 @@
 # through: futex mmap set_tid_address
 # tries: the end of a thread, by which the kernel wakes who waits on a word of a library's page
 # needs: x86_64
-import ctypes, os, threading
+import ctypes
+import os
+import threading
+
 threading.stack_size(1 << 16)
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -19,7 +22,11 @@ for slot, symbol in enumerate(SYMBOLS):
 at(COUNT + 1)
 os._exit(0)
 # %% receiver
-import ctypes, os, threading, time
+import ctypes
+import os
+import threading
+import time
+
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 fd = os.open(os.path.realpath(os.__file__), os.O_RDONLY)

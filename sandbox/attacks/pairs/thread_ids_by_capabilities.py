@@ -5,6 +5,7 @@
 # needs: x86_64
 # %% receiver
 import ctypes
+
 libc = ctypes.CDLL(None, use_errno=True)
 data = (ctypes.c_uint * 6)()
 def exists(tid):

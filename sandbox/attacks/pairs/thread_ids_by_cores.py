@@ -4,6 +4,8 @@
 # tries: which threads exist, asked by their cores
 # %% receiver
 import os
+
+
 def exists(tid):
     try:
         os.sched_getaffinity(tid)

@@ -4,6 +4,8 @@
 # tries: which threads exist, asked by their group
 # %% receiver
 import os
+
+
 def exists(tid):
     try:
         os.getpgid(tid)

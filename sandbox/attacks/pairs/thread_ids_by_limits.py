@@ -5,6 +5,7 @@
 # needs: x86_64
 # %% receiver
 import ctypes
+
 libc = ctypes.CDLL(None, use_errno=True)
 room = (ctypes.c_long * 2)()
 def exists(tid):

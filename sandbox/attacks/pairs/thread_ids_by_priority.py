@@ -4,6 +4,8 @@
 # tries: which threads exist, asked by their priority
 # %% receiver
 import os
+
+
 def exists(tid):
     try:
         os.getpriority(os.PRIO_PROCESS, tid)

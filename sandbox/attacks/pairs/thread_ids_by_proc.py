@@ -6,4 +6,5 @@
 # closed-with: uid namespaces
 # %% receiver
 import os
+
 receive_threads(lambda tid: os.path.exists(f"/proc/{tid}"))

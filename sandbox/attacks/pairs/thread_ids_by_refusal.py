@@ -4,7 +4,10 @@
 # open: without namespaces of root; to bash and compiled programs
 # closed-with: uid namespaces
 # tries: which threads exist, by how /proc/N is refused once its own process has looked it up
-import os, threading, time
+import os
+import threading
+import time
+
 threading.stack_size(1 << 16)
 once = [threading.Event() for _ in range(32)]
 threads = []
@@ -22,6 +25,8 @@ time.sleep(HOLD_S)
 os._exit(0)
 # %% receiver
 import os
+
+
 def exists(tid):
     try:
         os.stat(f"/proc/{tid}/x")

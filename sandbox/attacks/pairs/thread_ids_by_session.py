@@ -2,7 +2,10 @@
 # when: live
 # through: getsid
 # tries: which threads exist, asked by their session
-import os, threading, time
+import os
+import threading
+import time
+
 threading.stack_size(1 << 16)
 once = [threading.Event() for _ in range(32)]
 threads = []
@@ -17,6 +20,8 @@ time.sleep(HOLD_S)
 os._exit(0)
 # %% receiver
 import os
+
+
 def exists(tid):
     try:
         os.getsid(tid)

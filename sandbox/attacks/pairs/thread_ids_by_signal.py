@@ -4,6 +4,8 @@
 # tries: which threads exist, asked by a signal of number 0
 # %% receiver
 import os
+
+
 def exists(tid):
     try:
         os.kill(tid, 0)

@@ -6,6 +6,7 @@
 # tries: how many threads the machine has: 40 more or less
 # open: everywhere
 import threading
+
 threading.stack_size(1 << 16)
 gates = []
 for slot, symbol in enumerate(SYMBOLS):
@@ -22,6 +23,7 @@ for gate in gates:
     gate.set()
 # %% receiver
 import ctypes
+
 libc = ctypes.CDLL(None)
 room = (ctypes.c_char * 128)()
 levels = []
