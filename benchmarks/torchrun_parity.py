@@ -63,8 +63,8 @@ def fewest_microbatches(directory: Path, steps: int) -> int:
     """Microbatches with loss in the update that has the fewest, packed again from the records."""
     from rocstar.engine.record.json_record import from_record
     from rocstar.engine.record.reading import read_records
+    from rocstar.train.groups.packing import pack_updates
     from rocstar.train.groups.selection import Selection
-    from rocstar.train.loop import pack_updates
     from rocstar.train.recipe.load import load_recipe
     from rocstar.train.record.run_directory import records_file
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +19,14 @@ from pathlib import Path
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
+from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import Batch, OpenSource, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.balance import Cost
-from rocstar.train.learner.batch import TOKENS, MicroBatch, pack, policy_examples, split_updates
+from rocstar.train.learner.batch import TOKENS, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
@@ -158,28 +158,6 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
             await run.publisher.publish(run.publisher.version + 1)
     released = run.team.rank.released.metrics() if run.team.rank.released else {}
     return {"optim/lr": lr, **update_metrics(stats), **released}
-
-
-def pack_updates(
-    selection: Selection, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
-) -> list[list[MicroBatch]]:
-    """The kept trajectories as microbatches per optimizer step; empty when no group had a signal.
-
-    A part without a loss token is no update: a zero gradient would still move the weights by the optimizer's
-    momentum.
-    """
-    rng = random.Random(f"{recipe.run.seed}|updates|{step}")
-    parts = split_updates(len(selection.kept), recipe.rl.num_updates_per_batch, rng)
-    return [
-        pack(
-            policy_examples([selection.kept[k] for k in part], [selection.advantages[k] for k in part]),
-            tokens_per_microbatch=recipe.rl.tokens_per_microbatch,
-            ranks=ranks,
-            cost=cost,
-        )
-        for part in parts
-        if any(selection.kept[k].num_policy_tokens for k in part)
-    ]
 
 
 def prepare(

@@ -21,6 +21,7 @@ from typing import Any
 from rocstar.engine.record.files import record_files
 from rocstar.engine.record.json_record import RecordError, from_record
 from rocstar.engine.record.reading import read_records
+from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.determinism import deterministic_torch
@@ -31,7 +32,6 @@ from rocstar.train.learner.model_size import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.sharded_loading import load_learner
 from rocstar.train.learner.world import World, local_device
-from rocstar.train.loop import pack_updates
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe

@@ -110,10 +110,10 @@ async def conversations(recipe: Recipe, each: int, number: int) -> list[dict[str
             seed=recipe.run.seed,
             sandbox=sandbox,
             tool=demonstrated_tool(recipe),
-            tools=[_without_input(schema) for schema in tool_box(recipe).schemas],
         )
+    tools = [_without_input(schema) for schema in tool_box(recipe).schemas]
     rng = random.Random("conversations")
-    return [_spoilt({"id": f"talk-{k}", **row}, rng) for k, row in enumerate(rows)]
+    return [_spoilt({"id": f"talk-{k}", **row, "tools": tools}, rng) for k, row in enumerate(rows)]
 
 
 def _without_input(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ import uvloop
 
 from rocstar.engine.types import Task
 from rocstar.train.data.difficulty import rate_interval, read_attempts
-from rocstar.train.data.eval_questions import apart
+from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.agent import open_sandbox
@@ -131,12 +131,17 @@ def _raw_rows(raw: Path, recipe: Recipe, options: argparse.Namespace) -> None:
         for task in kinds.problems(kind, options.conversations, seed=SHOWN_SEED)
         if kinds.demonstrable(task)
     ]
+    questions = EvalQuestions({"asked": asked})
+
+    def without_asked(tasks: Sequence[Task]) -> list[Task]:
+        return [task for task, met in zip(tasks, questions.of_tasks(tasks), strict=True) if not met]
+
     write_rows(raw / "exam.jsonl", map(kinds.row_of, exam))
     write_rows(raw / "unseen.jsonl", map(kinds.row_of, kinds.mixed(unseen)))
     write_rows(raw / "gsm8k.jsonl", map(kinds.row_of, test))
-    write_rows(raw / "candidates.jsonl", map(kinds.row_of, kinds.mixed(apart(candidates, {"asked": asked}))))
+    write_rows(raw / "candidates.jsonl", map(kinds.row_of, kinds.mixed(without_asked(candidates))))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        shown = kinds.mixed(apart(shown, {"asked": asked}))
+        shown = kinds.mixed(without_asked(shown))
         rows = runner.run(_conversations(recipe, shown, options.conversations))
     write_rows(raw / "conversations.jsonl", rows)
 

@@ -58,14 +58,14 @@ def by_id(directory: Path, step: int) -> dict[str, dict[str, Any]]:
     return {record["id"]: record for record in read_records(records_file(directory, step))}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fabric() -> Iterator[str]:
     """The URL of a Redis with a sandbox worker."""
     with redis_server() as url, worker(url, "stdlib,verifier"):
         yield url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two_nodes(workshop: Any, finished: Path, fabric: str) -> Path:
     directory: Path = workshop.directory / "two_nodes"
     launchers = start_nodes(

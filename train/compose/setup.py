@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.garbage import settled_garbage
 from rocstar.engine.types import Task
-from rocstar.train.evaluation import during_training
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.source import OpenSource
 from rocstar.train.learner import checkpoint
@@ -23,7 +22,6 @@ from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.publish.publisher import Publisher
 from rocstar.train.reading.diagnosis.watch import Watch
-from rocstar.train.reading.view.report import write_eval_report
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.console import Console
@@ -89,6 +87,10 @@ class Setup:
 
     def run(self, team: LearnerTeam, publisher: Publisher, chat: ChatFormat, live: Live | None = None) -> Run:
         """Return the run of these parts."""
+        # Imported when a run begins: they load the pages and the statistics of evaluations.
+        from rocstar.train.evaluation import during_training
+        from rocstar.train.reading.view.report import write_eval_report
+
         return Run(
             recipe=self.recipe,
             directory=self.run_dir,

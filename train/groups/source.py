@@ -104,17 +104,20 @@ class Roller:
         """
         if not again and (found := await self.found(task, size=size, step=step)) is not None:
             return found
-        order = GroupOrder(
-            task=task,
-            step=step,
-            seed=seed,
-            size=size,
-            first=first,
-            limits=self.agent.limits,
-            temperature=self.agent.sampling.temperature,
-        )
-        nodes, run_here = self.nodes, self._run_here
-        group = await (run_here(order) if nodes is None else nodes.roll_out(order, run_here))
+        if self.nodes is None and self.ended is None:
+            group = await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
+        else:
+            order = GroupOrder(
+                task=task,
+                step=step,
+                seed=seed,
+                size=size,
+                first=first,
+                limits=self.agent.limits,
+                temperature=self.agent.sampling.temperature,
+            )
+            nodes, run_here = self.nodes, self._run_here
+            group = await (run_here(order) if nodes is None else nodes.roll_out(order, run_here))
         if self.journal is not None:
             await self.journal.ended(step, group)
         return group

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,19 +148,21 @@ async def make_demonstrations(
     sandbox: Sandbox,
     tool: PythonTool | JupyterTool,
     noise: Noise = DEFAULT_NOISE,
+    programs: Callable[[Task], Programs] = programs_for,
     num_workers: int = 32,
     speaks: bool = True,
 ) -> list[dict[str, Any]]:
     """Return `count` chat rows {"messages": [...]}. Tasks are used in turn, cyclically.
 
-    The programs run with the settings of `tool`. `speaks`: a call may have text before it, which a call form
-    of the whole turn excludes. Tool calls are in OpenAI form, with arguments as objects. Raises ConfigError
-    for a family without a demonstrator, SandboxError if the sandbox fails.
+    `programs` returns a task's right and wrong programs; they run with the settings of `tool`. `speaks`: a
+    call may have text before it, which a call form of the whole turn excludes. Tool calls are in OpenAI form,
+    with arguments as objects. Raises ConfigError for a family without a demonstrator, SandboxError if the
+    sandbox fails.
     """
     if not tasks:
         raise ConfigError("there are no tasks to demonstrate; widen sft.demonstration_tasks")
     for task in tasks:
-        programs_for(task)
+        programs(task)
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     indices = iter(range(count))
 
@@ -168,7 +170,9 @@ async def make_demonstrations(
         for index in indices:
             rng = random.Random(f"{seed}/{index}")
             task = tasks[index % len(tasks)]
-            rows[index]["messages"] = await _demonstrate(task, rng, sandbox, tool, noise, speaks=speaks)
+            rows[index]["messages"] = await _demonstrate(
+                task, programs(task), rng, sandbox, tool, noise, speaks=speaks
+            )
             made.done += 1
 
     try:
@@ -186,6 +190,7 @@ async def make_demonstrations(
 
 async def _demonstrate(
     task: Task,
+    programs: Programs,
     rng: random.Random,
     sandbox: Sandbox,
     tool: PythonTool | JupyterTool,
@@ -198,7 +203,6 @@ async def _demonstrate(
     if rng.random() < noise.guess:
         guess = str(rng.randrange(10 ** rng.choice([1, 2, 3, 4])))
         return [*messages, {"role": "assistant", "content": _answer(guess)}]
-    programs = programs_for(task)
     code = rng.choice(programs.right if rng.random() < noise.right else programs.wrong)
     opening, output = rng.choice(_OPENINGS), ""
     limits = Limits(wall_s=tool.limits.wall_s, memory_bytes=tool.limits.memory_bytes)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from rocstar.engine.types import Task, Trajectory
+from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
-from rocstar.train.loop import pack_updates
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
 from tests.fakes.trajectories import FakeTurn, make_trajectory

@@ -9,13 +9,13 @@ import pytest
 from safetensors.torch import load_file
 
 from rocstar.engine.types import Group, Trajectory
+from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.settings import loss_settings
-from rocstar.train.loop import pack_updates
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ScratchConfig
