@@ -25,7 +25,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from report import claim, finish, result_parser
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,7 +40,7 @@ from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.decode import decode
-from rocstar.train.rehearsal.fake_gpu import HOST, fake_gpu
+from rocstar.train.rehearsal.fake_gpu import HOST, fake_gpu, replace_tensors
 from rocstar.train.rehearsal.memory_scopes import scopes
 from rocstar.train.rehearsal.memory_tracker import MemoryTracker
 from rocstar.train.rehearsal.phases import RehearsalLearner
@@ -73,6 +73,10 @@ class RealCpu(TorchDispatchMode):
             if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor):
                 self.tracker.made(tensor)
         return made
+
+    def give_memory(self, model: nn.Module) -> None:
+        """Replace the model's tensors by copies that are counted: the loss must be a number."""
+        replace_tensors(model, lambda tensor: tensor.detach().clone())
 
     def weights(self, like: Tensor) -> Tensor:
         """The model's own numbers, for the loss must be one."""

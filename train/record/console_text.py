@@ -29,7 +29,8 @@ def sparkline(values: Sequence[float], width: int, top: float | None = None) -> 
     scale = top if top is not None else max(means, default=0.0)
     if scale <= 0:
         return BARS[0] * num_cells
-    return "".join(BARS[max(0, min(len(BARS) - 1, int(mean / scale * len(BARS))))] for mean in means)
+    shares = [max(0.0, min(1.0, mean / scale)) for mean in means]
+    return "".join(BARS[min(len(BARS) - 1, int(share * len(BARS)))] for share in shares)
 
 
 def progress_bar(done: int, total: int, width: int) -> str:

@@ -68,6 +68,20 @@ class _NoDriver(FakeTensorMode):
         return super().dispatch(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
 
+def replace_tensors(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
+    """Replace each parameter and buffer of a model by what `make` returns; tied parameters stay one."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                if id(parameter) not in made:
+                    made[id(parameter)] = nn.Parameter(make(parameter), parameter.requires_grad)
+                module._parameters[name] = made[id(parameter)]
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None:
+                module._buffers[name] = make(buffer)
+
+
 class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The dispatch mode. `tracker` counts the GPU's memory, `host` the host memory of files.
 
@@ -127,23 +141,14 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise _explained(error, func) from error
 
     def give_memory(self, model: nn.Module) -> None:
-        """Replace the model's tensors on `meta` by unbooked ones of this GPU; tied ones stay one."""
+        """Replace the model's tensors on `meta` by unbooked ones of this GPU."""
 
         def make(like: Tensor) -> Tensor:
             with _disable_current_modes():
                 shape = torch.empty(like.shape, dtype=like.dtype, device="meta")
             return FakeTensor(self.shapes, shape, self.device)
 
-        made: dict[int, nn.Parameter] = {}
-        for module in model.modules():
-            for name, parameter in list(module._parameters.items()):
-                if parameter is not None:
-                    if id(parameter) not in made:
-                        made[id(parameter)] = nn.Parameter(make(parameter), parameter.requires_grad)
-                    module._parameters[name] = made[id(parameter)]
-            for name, buffer in list(module._buffers.items()):
-                if buffer is not None:
-                    module._buffers[name] = make(buffer)
+        replace_tensors(model, make)
 
     def _count(self, made: Any) -> Any:
         """Book the results of an op."""

@@ -25,7 +25,7 @@ async def test_capacity_is_shared_by_the_rows(embedded: Any, models: Any) -> Non
         assert engine.load().total == 4 * 512, "no more than the model can read"
     async with embedded(models("qwen3"), max_running=3, kv_tokens=250) as engine:
         assert engine.load().total == 250
-        with pytest.raises(InferenceError, match="240 \\+ 11 tokens exceed the 250 that a row can") as caught:
+        with pytest.raises(InferenceError, match="240 \\+ 11 tokens exceed the engine's 250") as caught:
             await ask(engine, [40] * 240, "long", 11)
         assert caught.value.kind == "too_long"
         assert engine.load().held_bytes == 0, "nothing has come yet"

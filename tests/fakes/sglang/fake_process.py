@@ -64,7 +64,7 @@ class Process:
         self, probe: Callable[..., Awaitable[bool]], *, deadline_s: float, progress: Any
     ) -> None:
         end = asyncio.get_running_loop().time() + deadline_s
-        while not await probe(timeout_s=deadline_s):
+        while not await probe():
             if self.server.dead.is_set() or asyncio.get_running_loop().time() >= end:
                 raise InferenceError("server_died", "it died or did not become ready", retryable=False)
 
