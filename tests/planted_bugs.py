@@ -349,6 +349,7 @@ BUGS = [
     Bug("cold_start.run_cold_start", "enumerate(plan[done:], done + 1)", "enumerate(plan[: len(plan) - done], done + 1)", "test_cold_start.py::test_it_goes_on_with_the_same_bits"),
     Bug("cold_start_optimizer", "(sft.betas[0], sft.betas[1])", "(0.9, 0.95)", "test_optim.py::test_betas_are_those_of_the_recipe"),
     Bug("share_interval", "np.maximum(upper_E, edge)", "upper_E", "test_intervals.py::test_a_limit_that_nothing_can_pass_spends_the_whole_error_on_its_side"),
+    Bug("source_of_program", "keep_lines(_Lines(held), CELL)", "keep_lines(_Lines(held), 'another')", "sandbox/test_zygote.py::test_a_program_runs_the_short_way_as_the_long_one"),
     Bug("tasks_digest", "[to_plain(dict(message)) for message in task.context]", "[]", "test_built_in_sets.py::test_a_digest_is_of_what_is_asked_and_scored"),
     Bug("tell_saved", "(run.saving.directory / checkpoint.COMPLETE).exists()", "run.saving.directory", "test_stages.py::test_listeners_hear_of_a_checkpoint_once_it_is_whole"),
     Bug("timeline._last_to_end", "np.argsort(-ends, kind='stable')", "np.argsort(ends, kind='stable')", "view/test_timeline.py::test_a_step_shows_those_that_ended_last"),
