@@ -68,11 +68,12 @@ def encode_run(
     """Return the pieces of a RUN frame, or of an OPEN frame, which has no texts. Lone surrogates in the code
     reach the child, which reports them as Python does; in stdin they become "?". follows: True if output is
     streamed."""
-    text = encode_text("code", request.code, "surrogatepass")
-    code = program_files.pack(request.files, text, displays=request.displays)
+    code, limits = [encode_text("code", request.code, "surrogatepass")], request.limits
+    if request.files or request.displays:
+        code = program_files.pack(request.files, code[0], displays=request.displays)
+        limits = with_files(limits, request.files, displays=request.displays)
     stdin = encode_text("stdin", request.stdin, "replace") if request.stdin else b""
-    limits = with_files(request.limits, request.files, displays=request.displays)
-    fetch = encode_fetch(request.fetch)
+    fetch = encode_fetch(request.fetch) if request.fetch else b""
     sizes = sum(map(len, code)), len(stdin), len(fetch)
     head = _RUN.pack(
         _RUN.size - 4 + sum(sizes),
@@ -90,7 +91,7 @@ def encode_run(
         lane,
         weight,
         *sizes,
-        wants_of(follows, request.displays),
+        follows * WANTS_OUTPUT | request.displays * WANTS_DISPLAYS,
     )
     return [head, *code, stdin, fetch]
 
@@ -100,10 +101,6 @@ def encode_fetch(names: Sequence[str]) -> bytes:
     fetched."""
     files = dict.fromkeys(name for name in names if not name.startswith(f"{program_files.DISPLAY_FOLDER}/"))
     return "".join(f"{name}\n" for name in files).encode()
-
-
-def wants_of(follows: bool, displays: bool) -> int:
-    return follows * WANTS_OUTPUT | displays * WANTS_DISPLAYS
 
 
 def with_files(limits: Limits, files: Mapping[str, bytes], *, displays: bool = False) -> Limits:
@@ -126,8 +123,8 @@ def with_files(limits: Limits, files: Mapping[str, bytes], *, displays: bool = F
 def encode_cell(call_id: int, session: int, cell: ExecRequest, *, follows: bool = False) -> list[bytes]:
     text = encode_text("code", cell.code, "surrogatepass")
     code = program_files.pack(cell.files, text, displays=cell.displays)
-    fetch = encode_fetch(cell.fetch)
-    sizes, wants = (sum(map(len, code)), len(fetch)), wants_of(follows, cell.displays)
+    fetch = encode_fetch(cell.fetch) if cell.fetch else b""
+    sizes, wants = (sum(map(len, code)), len(fetch)), follows * WANTS_OUTPUT | cell.displays * WANTS_DISPLAYS
     head = _CELL.pack(call_id, session, round(cell.limits.wall_s * 1e6), *sizes, wants)
     return [_HEADER.pack(len(head) + sum(sizes) + 1, CELL) + head, *code, fetch]
 
