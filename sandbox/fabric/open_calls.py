@@ -16,7 +16,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Literal
 
 from rocstar.sandbox.fabric.owner_queue import CallWindow, MeanCallTime, OwnerFairQueue, spare_calls
 from rocstar.sandbox.fabric.wire import Answer, Outcome, request_weight
@@ -32,9 +31,13 @@ class CallState(Enum):
     PARKED = auto()
 
 
-Effect = Literal["settled", "retry", "late"]
-"""The effect of an answer. settled: the caller has it. retry: the call is parked for another attempt. late:
-the call was already settled, or the error belongs to an earlier attempt."""
+class Effect(Enum):
+    """The effect of an answer. SETTLED: the caller has it. RETRY: the call is parked for another attempt.
+    LATE: the call was already settled, or the error belongs to an earlier attempt."""
+
+    SETTLED = auto()
+    RETRY = auto()
+    LATE = auto()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -241,22 +244,22 @@ class OpenCalls:
     def _answer_one(self, ref: str, call_id: int, outcome: Outcome) -> Effect:
         call = self.calls.get(call_id)
         if call is None:
-            return "late"
+            return Effect.LATE
         if isinstance(outcome, ExecResult):
             self._call_times[call.request.flavour, call.batch].answered(outcome.wall_s)
             self._queues[call.request.flavour].answered(call.request.owner, outcome.wall_s)
             self._settle(call, outcome, by=ref)
-            return "settled"
+            return Effect.SETTLED
         # The answer can arrive before the reply to ENQUEUE that has the entry's ref.
         if call.state is not CallState.SENDING and (call.state is not CallState.ENTRY or call.ref != ref):
-            return "late"
+            return Effect.LATE
         call.attempts += 1
         if not outcome.retryable or outcome.kind == "deadline" or call.attempts >= self.max_attempts:
             self._settle(call, outcome, by=ref)
-            return "settled"
+            return Effect.SETTLED
         self._leave(call, by=ref)
         call.state = CallState.PARKED
-        return "retry"
+        return Effect.RETRY
 
     def drop(self, call_ids: Iterable[int]) -> None:
         """Forget calls whose callers no longer wait."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
-from rocstar.sandbox.fabric.open_calls import OpenCalls
+from rocstar.sandbox.fabric.open_calls import Effect, OpenCalls
 from rocstar.sandbox.fabric.owner_queue import CallWindow
 from rocstar.sandbox.fabric.redis_commands import ClientCommands, FabricMessage
 from rocstar.sandbox.fabric.redis_connection import RedisConnection, id_order
@@ -96,9 +96,9 @@ class Receiver:
     def _receive(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             for effect, call_id in self.open_calls.answer(answer):
-                if effect == "late":
+                if effect is Effect.LATE:
                     self.counts["late_answers"] += 1
-                elif effect == "retry":
+                elif effect is Effect.RETRY:
                     self.counts["retries"] += 1
                     delay_s = RETRY_DELAY_S * 2 ** self.open_calls.calls[call_id].attempts
                     asyncio.get_running_loop().call_later(delay_s, self._requeue, call_id)

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rocstar.sandbox.fabric.open_calls import CallState, OpenCall, OpenCalls
+from rocstar.sandbox.fabric.open_calls import CallState, Effect, OpenCall, OpenCalls
 from rocstar.sandbox.fabric.owner_queue import CallWindow, MeanCallTime
 from rocstar.sandbox.fabric.wire import Answer, Outcome
 from rocstar.sandbox.testing import ok
@@ -92,8 +92,8 @@ class LedgerMachine(RuleBasedStateMachine):
         before = {call_id: len(outcomes) for call_id, outcomes in self.outcomes.items()}
         for effect, call_id in self.ledger.answer(answer):
             settled = len(self.outcomes[call_id]) - before[call_id]
-            assert settled == (effect == "settled")
-            if effect == "retry":
+            assert settled == (effect is Effect.SETTLED)
+            if effect is Effect.RETRY:
                 self.parked.add(call_id)
 
     @precondition(lambda self: self.entries)
@@ -196,7 +196,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for ref, ids in list(self.ledger.entries.items()):
             for call_id in sorted(ids):
                 answers = self.ledger.answer(Answer(ref=ref, call_id=call_id, outcome=ok()))
-                assert answers == [("settled", call_id)]
+                assert answers == [(Effect.SETTLED, call_id)]
         assert not self.ledger.calls
         self.every_call_is_open_settled_or_dropped()
 
@@ -218,9 +218,9 @@ def test_an_error_of_an_attempt_that_no_longer_counts_is_ignored_and_a_result_is
     assert ledger.lost("stdlib/1-0") == 1
     ledger.sent(ledger.take(1 << 20), "stdlib/2-0")
     late = Answer(ref="stdlib/1-0", call_id=call_id, outcome=crash(retryable=False))
-    assert ledger.answer(late) == [("late", call_id)]
+    assert ledger.answer(late) == [(Effect.LATE, call_id)]
     result = Answer(ref="stdlib/1-0", call_id=call_id, outcome=ok("first run"))
-    assert ledger.answer(result) == [("settled", call_id)]
+    assert ledger.answer(result) == [(Effect.SETTLED, call_id)]
     assert outcomes == [result.outcome]
     assert ledger.abandoned == ["stdlib/2-0"]
 
