@@ -3,7 +3,8 @@
 import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -319,16 +320,21 @@ async def test_branches_go_on_from_the_same_state(pool: SandboxPool) -> None:
     assert pool.sessions == 3
 
 
-async def test_a_cancelled_branch_leaves_its_origin_alone(pool: SandboxPool, session: LiveSession) -> None:
-    await session.run("x = 3")
+async def cancel_early_and_late(open_one: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Cancel the opening of a session after 0 to 19 turns of the loop; close what was opened."""
     for turns in range(20):
-        task = asyncio.create_task(session.branch())
+        task = asyncio.create_task(open_one())
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if not task.cancelled() and task.exception() is None:
             await task.result().close()
+
+
+async def test_a_cancelled_branch_leaves_its_origin_alone(pool: SandboxPool, session: LiveSession) -> None:
+    await session.run("x = 3")
+    await cancel_early_and_late(session.branch)
     assert await value(session, "x") == "3"
     await until(lambda: pool.sessions == 1 and len(programs_of(pool)) == 1)
 
@@ -352,15 +358,8 @@ async def test_without_notification_there_are_no_branches() -> None:
         assert await value(session, "x") == "1"
 
 
-async def test_open_sessions_that_nobody_takes_are_closed(pool: SandboxPool) -> None:
-    for turns in range(20):
-        task = asyncio.create_task(pool.open_session())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        if not task.cancelled() and task.exception() is None:
-            await task.result().close()
+async def test_an_opened_session_without_a_caller_is_closed(pool: SandboxPool) -> None:
+    await cancel_early_and_late(pool.open_session)
     await until(lambda: pool.sessions == 0 and pool.in_flight == 0 and not programs_of(pool))
 
 
