@@ -11,16 +11,11 @@ from typing import Any, Protocol
 STYLE = """
 .rc{font:12px/1.3 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;fill:var(--ink)}
 .rc .title{font-size:14px;font-weight:600;fill:var(--ink)}
-.rc .unit,.rc .tick,.rc .mark-label{fill:var(--soft)}
+.rc .unit,.rc .tick{fill:var(--soft)}
 .rc .tick{font-size:11px;font-variant-numeric:tabular-nums}
-.rc .mark-label{font-size:11px}
 .rc .label{font-weight:600}
 .rc .grid{stroke:var(--line);stroke-width:1}
 .rc .axis{stroke:var(--soft);stroke-width:1}
-.rc .mark{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 3}
-.rc .curve{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
-.rc .dots{fill:none;stroke-linecap:round}
-.rc .cross{stroke:var(--soft);stroke-width:1;visibility:hidden}
 """
 LIGHT = (
     "--paper:#ffffff;--ink:#1c2430;--soft:#5c6675;--line:#e6e9ee;--card:#f6f8fa;--good:#00795a;--bad:#b64a00;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;"
@@ -43,9 +38,7 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def drawing(
-    title: str, width: float, height: float, body: str, *, data: str = "", standalone: bool = False
-) -> str:
+def drawing(title: str, width: float, height: float, body: str, *, standalone: bool = False) -> str:
     """One <svg> element, which scales with its box.
 
     Args:
@@ -53,11 +46,9 @@ def drawing(
         width: user units.
         height: user units.
         body: trusted markup.
-        data: JSON for the script of a page.
         standalone: include background and style sheet, as a .svg file needs them.
     """
     label = f' role="img" aria-label="{escape(title)}"' if title else ""
-    attribute = f' data-chart="{escape(data)}"' if data else ""
     if standalone:
         body = (
             f"<style>svg{{{LIGHT}}}@media(prefers-color-scheme:dark){{svg{{{DARK}}}}}{STYLE}</style>"
@@ -65,7 +56,7 @@ def drawing(
         )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="rc" viewBox="0 0 {width} {height}"'
-        f"{label}{attribute}>{body}</svg>"
+        f"{label}>{body}</svg>"
     )
 
 
@@ -116,8 +107,3 @@ def format_value(value: float, unit: str) -> str:
     if abs(value) < 0.01:
         return f"{value:.2g}{suffix}"
     return f"{value:.1f}{suffix}" if abs(value) >= 10 else f"{value:.2f}{suffix}"
-
-
-def format_tick(value: float, unit: str) -> str:
-    """A value of an axis: round, so without needless zeros, in an exponent neither."""
-    return (f"{100 * value:.4g}%" if unit == "share" else f"{value:,.12g}").replace("e-0", "e-")

@@ -1,4 +1,4 @@
-"""The results of a run in numbers and ten trajectories: summary.json, trajectories.md, curves.svg.
+"""The results of a run in numbers and ten trajectories: summary.json, trajectories.md.
 
     python examples/smollm2_words/summary.py FOLDER      also of a run that is not finished
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.record.reading import read_records
-from rocstar.train.reading.view.curves import picture_svg
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import phases
@@ -82,7 +81,6 @@ def write(out: Path) -> None:
         told["compare"] = _compared(before, after)
         (out / "trajectories.md").write_text(_trajectories(before, after), encoding="utf-8")
     (out / "summary.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    (out / "curves.svg").write_text(picture_svg(_rows(run)), encoding="utf-8")
     for name in told.get("after", {}):
         first, last = told["before"][name], told["after"][name]
         print(f"{name}: avg@{first['k']} {first['avg']:.3f} -> {last['avg']:.3f}")

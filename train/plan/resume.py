@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,7 +21,7 @@ from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.toml_file import flat_fields, to_toml
 from rocstar.train.record.metrics import Row, rows_behind
 from rocstar.train.record.run_directory import CONFIG, METRICS, check_claim, keep_config
 
@@ -81,7 +81,7 @@ class Change:
 
 def recipe_changes(former: Recipe, recipe: Recipe, *, step: int, done: int) -> list[Change]:
     """Every difference, for a run that goes on behind `step` and had made `done` steps."""
-    was, now = _flat(with_eval_limits(former)), _flat(with_eval_limits(recipe))
+    was, now = (flat_fields(with_eval_limits(one).model_dump()) for one in (former, recipe))
     names = [*was, *(name for name in now if name not in was)]
     reasons = _stages(former, recipe, step, done)
     return [
@@ -200,7 +200,7 @@ def _stages(former: Recipe, recipe: Recipe, step: int, done: int) -> dict[str, s
         first += stage.steps
         if not begun:
             break
-        for name in _flat(former).keys() | _flat(recipe).keys():
+        for name in flat_fields(former.model_dump()) | flat_fields(recipe.model_dump()):
             if name.startswith(f"stages.{k}.") and name != f"stages.{k}.steps":
                 reasons[name] = f"belongs to a stage that has begun ({stage.name!r})"
         if over:
@@ -212,20 +212,6 @@ def _stages(former: Recipe, recipe: Recipe, step: int, done: int) -> dict[str, s
 
 def _fixed(name: str) -> str | None:
     return next((reason for pattern, reason in FIXED.items() if fnmatchcase(name, pattern)), None)
-
-
-def _flat(recipe: Recipe) -> dict[str, Any]:
-    """Yield dotted names and values; None values have no name."""
-
-    def walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-        tables = isinstance(node, list) and node and all(isinstance(item, dict) for item in node)
-        if isinstance(node, dict) or tables:
-            for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-                yield from walk(value, f"{prefix}.{key}" if prefix else str(key))
-        elif node is not None:
-            yield prefix, node
-
-    return dict(walk(recipe.model_dump(), ""))
 
 
 def _is_same(was: Any, now: Any) -> bool:

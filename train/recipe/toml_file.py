@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,3 +38,17 @@ def to_toml(recipe: Recipe) -> str:
     import tomli_w  # only here: reading a recipe needs no writer
 
     return tomli_w.dumps(recipe.model_dump(exclude_none=True))
+
+
+def flat_fields(table: Any) -> dict[str, Any]:
+    """Return the values of a recipe's table by dotted name; a value of None has no name."""
+
+    def walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+        tables = isinstance(node, list) and node and all(isinstance(item, dict) for item in node)
+        if isinstance(node, dict) or tables:
+            for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+                yield from walk(value, f"{prefix}.{key}" if prefix else str(key))
+        elif node is not None:
+            yield prefix, node
+
+    return dict(walk(table, ""))

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from rocstar.engine.charts.drawing import Figure, nice_ticks
-from rocstar.engine.charts.line_chart import Chart, Series, line_chart
 from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
 from rocstar.engine.types import Origin
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
@@ -20,6 +19,7 @@ from rocstar.train.reading.analysis.phrase_counts import WORDS, PhraseCount
 from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate
 from rocstar.train.reading.analysis.statistics.tally import Floats, Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES
+from rocstar.train.reading.view.chart import Chart, Series
 from rocstar.train.reading.view.document import article_page
 
 LISTED: Final = 14
@@ -246,7 +246,7 @@ def _cell(seen: PhraseCount) -> str:
     )
 
 
-def figures(analysis: Analysis) -> list[Figure]:
+def figures(analysis: Analysis) -> list[Figure | Chart]:
     """Return the shares by class, the ratios to the control, and the entropies by offset."""
     shares = "Dots: share of the top fifth, with 95% intervals over tasks. Grey lines: share of all tokens."
     ratios = (
@@ -257,7 +257,7 @@ def figures(analysis: Analysis) -> list[Figure]:
     return [
         Figure(partial(row_chart, _shares(analysis)), shares, is_wide=True),
         Figure(partial(row_chart, _ratios(analysis)), ratios, is_wide=True),
-        Figure(partial(line_chart, _profile(analysis)), offsets, is_wide=True),
+        _profile(analysis, offsets),
     ]
 
 
@@ -293,7 +293,7 @@ def _log2(value: float) -> float:
     return doublings if abs(doublings) <= MOST_DOUBLINGS else math.copysign(math.inf, doublings)
 
 
-def _profile(analysis: Analysis) -> Chart:
+def _profile(analysis: Analysis, caption: str) -> Chart:
     series = []
     for lead, found in analysis.profiles.items():
         known = [
@@ -302,7 +302,7 @@ def _profile(analysis: Analysis) -> Chart:
             if e.num_tokens and all(map(math.isfinite, (e.value, e.low, e.high)))
         ]
         label, color = LEADS[lead]
-        band = [(offset, max(e.low, 0.0), e.high) for offset, e in known]
+        band = {float(offset): (max(e.low, 0.0), e.high) for offset, e in known}
         points = [(offset, e.value) for offset, e in known]
         series.append(Series(label=label, points=points, color=color, band=band))
     return Chart(
@@ -311,7 +311,8 @@ def _profile(analysis: Analysis) -> Chart:
         series=series,
         marks=[(analysis.window, "")],
         over="token",
-        is_smoothed=False,
+        caption=caption,
+        is_wide=True,
     )
 
 

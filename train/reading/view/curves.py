@@ -2,11 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
-from rocstar.engine.charts.drawing import Figure
-from rocstar.engine.charts.line_chart import Chart, Interval, Series, join_svgs, line_chart
+from rocstar.train.reading.view.chart import Chart, Series
 from rocstar.train.record.console_text import number
 from rocstar.train.record.metrics import Row, metric_of
 
@@ -34,6 +32,7 @@ class Plot:
     subtitle: str | None = None
     """Beside the title; default: the unit of the first metric."""
     top: float | None = None
+    phase: str = "rl"
     is_dull_at_zero: bool = False
     """Left out where every value is 0."""
     unless_same_as: str = ""
@@ -61,6 +60,24 @@ ERRORS = Plot(
     caption="Share of failing tool calls among trajectories that were correct anyway: the noise that RoC "
     "keeps from being rewarded.",
 )
+LENGTH = Plot(
+    title="Length",
+    keys={"seq_len/mean": "mean", "seq_len/max": "longest"},
+    caption="Tokens per trajectory: prompt, policy and tool output.",
+)
+MISMATCH = Plot(
+    title="Mismatch KL",
+    keys={"mismatch_kl/mean": "all", "mismatch_kl/after_tool": "after tools"},
+    caption="Distance of the learner's probabilities from the rollout's, per loss token.",
+    is_dull_at_zero=True,
+)
+STEP_TIME = Plot(title="Step time", keys={"time/step": ""}, caption="Wall time of a step, all phases.")
+SFT_LOSS = Plot(
+    title="SFT loss",
+    keys={"loss/sft": ""},
+    caption="The cold start: cross-entropy per assistant token, by SFT step.",
+    phase="sft",
+)
 PLOTS = (
     Plot(
         title="Judged correct",
@@ -74,11 +91,7 @@ PLOTS = (
         keys={"tool/error_share": ""},
         caption="Share of all tool calls whose result is an error.",
     ),
-    Plot(
-        title="Length",
-        keys={"seq_len/mean": "mean", "seq_len/max": "longest"},
-        caption="Tokens per trajectory: prompt, policy and tool output.",
-    ),
+    LENGTH,
     Plot(
         title="Truncated",
         keys={"is_truncated/mean": ""},
@@ -102,12 +115,8 @@ PLOTS = (
         is_dull_at_zero=True,
     ),
     Plot(title="Gradient norm", keys={"optim/grad_norm": ""}, caption="Before clipping."),
-    Plot(
-        title="Mismatch KL",
-        keys={"mismatch_kl/mean": "all", "mismatch_kl/after_tool": "after tools"},
-        caption="How far the learner's probabilities lie from the rollout's, per loss token.",
-        is_dull_at_zero=True,
-    ),
+    Plot(title="Learning rate", keys={"optim/lr": ""}, caption="Learning rate of each update."),
+    MISMATCH,
     Plot(
         title="Event loop",
         keys={"time/loop_lag_p99": "99%", "time/loop_lag_max": "longest"},
@@ -119,71 +128,55 @@ PLOTS = (
         caption="Updates between the oldest weights that wrote a trajectory of the batch and its learner's.",
         is_dull_at_zero=True,
     ),
+    STEP_TIME,
+    SFT_LOSS,
+    Plot(
+        title="SFT gradient norm",
+        keys={"optim/grad_norm": ""},
+        caption="Gradient norm of the cold start, before clipping.",
+        phase="sft",
+    ),
 )
 
 
-def plot_chart(
-    plot: Plot, rows_by_run: Mapping[str, Sequence[Row]], *, keys: Mapping[str, str], with_evaluations: bool
-) -> Chart:
-    """Return the curves of some metrics of a plot over the RL steps.
+def plot_chart(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Chart:
+    """Return the curves of a plot over the steps of its phase.
 
-    Args:
-        plot: the plot.
-        rows_by_run: rows of metrics.jsonl by run; of one run its name is not shown.
-        keys: labels by metric, all or some of the plot's.
-        with_evaluations: add those of the main set of a single run.
-
-    Raises:
-        UnknownMetricError: a key is not in the list of metrics.
+    A single run has a curve for each metric, and its reward has the evaluations of the main set. Several runs
+    have a curve each, for the first metric that says something. Raises UnknownMetricError.
     """
+    steps_by_run = {run: rows_of(rows, plot.phase) for run, rows in rows_by_run.items()}
+    alone, keys, subtitle = len(rows_by_run) == 1, plot.keys, plot.subtitle
     unit = next(metric_of(key).unit for key in keys)
+    if not alone and len(keys) > 1:
+        single = [replace(plot, keys={key: label}) for key, label in keys.items()]
+        said = (one for one in single if any(map(one.says_something, steps_by_run.values())))
+        keys = next(said, single[0]).keys
+        subtitle = ", ".join([*keys.values(), subtitle or unit])
     series: list[Series] = []
-    alone = len(rows_by_run) == 1
-    for place, (run, rows) in enumerate(rows_by_run.items()):
+    for place, (run, steps) in enumerate(steps_by_run.items()):
         for k, (key, label) in enumerate(keys.items()):
-            points = [(row["step"], number(row, key)) for row in rows_of(rows, "rl")]
+            points = [(row["step"], number(row, key)) for row in steps]
             if any(y is not None for _, y in points):
-                # A run has the same colour in all drawings, also beside runs that lack this metric.
+                # A run has the same colour in all charts, also beside runs that lack this metric.
                 color = 2 * k if alone else place
                 series.append(Series(label=label if alone else run, color=color, points=points))
-    intervals: list[Interval] = []
     marks: list[tuple[float, str]] = []
     if alone:
-        (rows,) = rows_by_run.values()
-        first_steps: dict[str, float] = {}
-        for row in rows_of(rows, "rl"):
-            first_steps.setdefault(str(row["stage"]), row["step"])
-        if len(first_steps) > 1:
-            marks = [(step, stage) for stage, step in first_steps.items()]
-        found = evaluations(rows)
-        intervals = [
-            Interval(x=e.step, value=e.value, low=e.low, high=e.high, label=e.set_name)
-            for e in found
-            if with_evaluations and e.set_name == main_set_of(found)
-        ]
-    highest = max((y for s in series for _, y in s.points if y is not None), default=0.0)
-    subtitle = plot.subtitle
-    if len(keys) < len(plot.keys):  # say which of them it is
-        subtitle = ", ".join([*keys.values(), subtitle or unit])
+        (rows,), (steps,) = rows_by_run.values(), steps_by_run.values()
+        stages = {str(row["stage"]): row["step"] for row in reversed(steps)}
+        marks = [(step, stage) for stage, step in reversed(stages.items())] if len(stages) > 1 else []
+        if plot is REWARD and (found := evaluations(rows)):
+            series.append(evaluation_series(found, main_set_of(found), color=1))
     return Chart(
         title=plot.title,
         subtitle=subtitle,
         unit=unit,
         series=series,
-        intervals=intervals,
         marks=marks,
-        top=plot.top if plot.top is None or highest <= plot.top else None,
+        top=plot.top,
+        caption=plot.caption,
     )
-
-
-def picture_svg(rows: Sequence[Row]) -> str:
-    """The two main curves of a run: reward with evaluations, tool errors in correct trajectories."""
-    panels = [_chart_of(rows, plot) for plot in (REWARD, ERRORS)]
-    return join_svgs([line_chart(panel) for panel in panels], width=520, height=250)
-
-
-def _chart_of(rows: Sequence[Row], plot: Plot) -> Chart:
-    return plot_chart(plot, {"": rows}, keys=plot.keys, with_evaluations=plot is REWARD)
 
 
 def evaluations(rows: Sequence[Row]) -> list[PlottedEvaluation]:
@@ -216,33 +209,21 @@ def rows_of(rows: Sequence[Row], phase: str) -> list[Row]:
     return [row for row in rows if row["phase"] == phase]
 
 
-def main_set_of(found: Sequence[PlottedEvaluation]) -> str | None:
-    """The set that the headline is about: `heldout`, else the first."""
+def main_set_of(found: Sequence[PlottedEvaluation]) -> str:
+    """Return the set of the headline: `heldout`, else the first, or "" without evaluations."""
     names = [e.set_name for e in found]
-    return "heldout" if "heldout" in names else next(iter(names), None)
+    return "heldout" if "heldout" in names else next(iter(names), "")
 
 
-def drawn_curves(rows: Sequence[Row]) -> list[Figure]:
-    """The curves of a run that say something; none for a run without any."""
-    steps, found = rows_of(rows, "rl"), evaluations(rows)
-    figures = []
-    for plot in (REWARD, *PLOTS):
-        if plot.says_something(steps) or (plot is REWARD and (steps or found)):
-            draw = partial(line_chart, _chart_of(rows, plot))
-            figures.append(Figure(draw, plot.caption, is_wide=plot is REWARD))
-    speeds = [
-        (row["step"], written / seconds)
-        for row in steps
-        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
-    ]
-    if speeds:
-        series = [Series(label="", points=speeds, color=0)]
-        chart = Chart(title="Tokens per second", unit="tokens/s", series=series)
-        caption = "Tokens that the policy wrote, by the whole time of the step."
-        figures.append(Figure(partial(line_chart, chart), caption))
-    losses = [(row["step"], number(row, "loss/sft")) for row in rows_of(rows, "sft")]
-    if any(loss is not None for _, loss in losses):
-        chart = Chart(title="SFT loss", unit="nats", series=[Series(label="", points=losses, color=0)])
-        caption = "The cold start: cross-entropy per assistant token, by SFT step."
-        figures.append(Figure(partial(line_chart, chart), caption))
-    return figures
+def evaluation_series(
+    found: Sequence[PlottedEvaluation], set_name: str, *, color: int, label: str = ""
+) -> Series:
+    """Return the scores of a set with their intervals."""
+    mine = [e for e in found if e.set_name == set_name]
+    return Series(
+        label=label or set_name,
+        points=[(e.step, e.value) for e in mine],
+        band={e.step: (e.low, e.high) for e in mine},
+        color=color,
+        is_dots=True,
+    )

@@ -111,7 +111,7 @@ def build_document(title: str, about: Mapping[str, Any], answers: Mapping[str, s
     files = page_files()
     lines = files["index.html"].splitlines()
     begin = lines.index("<body>")
-    script = files["hover.js"] + bundle_scripts(files, "app.js")
+    script = bundle_scripts(files, "app.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     stored = json.dumps({**about, "answers": answers}).replace("<", "\\u003c")

@@ -1,83 +1,97 @@
-"""The drawings of the page: those of the report, made again whenever a run has more to show."""
+"""The charts of the pages, and the line of the list of runs, from the rows of metrics.jsonl."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from rocstar.engine.charts.bars import stacked_bars
-from rocstar.engine.charts.drawing import Figure
-from rocstar.engine.charts.line_chart import Chart, Series, line_chart
+from rocstar.train.reading.view.chart import Chart, Series, stacked
 from rocstar.train.reading.view.curves import (
+    ERRORS,
+    LENGTH,
+    MISMATCH,
     PLOTS,
     REWARD,
-    Plot,
-    drawn_curves,
+    SFT_LOSS,
+    STEP_TIME,
+    evaluation_series,
     evaluations,
-    main_set_of,
     plot_chart,
     rows_of,
 )
-from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.record.console_text import number, time_percents
 from rocstar.train.record.metrics import Row
 from rocstar.train.record.time_budget import PHASES
 
 MAX_OVERLAID = 9
-"""Runs in one drawing: so many colours there are."""
+"""Runs in one chart: the number of colours."""
+MAX_FIRST = 6
+"""Charts of the first tab."""
+FIRST = (REWARD.title, "Held-out score", ERRORS.title, LENGTH.title, MISMATCH.title, STEP_TIME.title)
+"""The charts of the first tab by title. A run without some of them has the next ones of PLOTS there."""
 PHASE_COLORS = dict(zip(PHASES, (0, 8, 5, 4, 3, 2, 6, 1, 7), strict=True))
 STATUS, STATUS_COLORS = "tool/status/", 9
 LEDGER_COLORS = {"kept": 0, "dropped positive": 4, "dropped negative": 5, "no signal": 7, "failed": 1}
 
 
 def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A run's curves, time budget and ledger, and how its tool calls ended, as the report draws them; each
-    for a screen and for a phone."""
-    bars = (time_bars(rows), ledger_bars(rows), status_bars(rows))
-    return [one.as_json() for one in (*drawn_curves(rows), *bars) if one is not None]
+    """Return a run's charts that show anything, each with its `tab` of the run page."""
+    curves = [*_curves({"": rows}), *_throughput(rows)]
+    has_steps = bool(rows_of(rows, "rl"))
+    order = FIRST if has_steps else (SFT_LOSS.title, *FIRST)
+    ranks = {title: rank for rank, title in enumerate(order)}
+    # sorted() is stable: the others follow in the order of PLOTS.
+    first = sorted(curves, key=lambda one: ranks.get(one.title, len(ranks)))[:MAX_FIRST]
+    tabs: list[tuple[str, Chart | None]] = [("overview", one) for one in first]
+    tabs += [("metrics", one) for one in curves if one not in first]
+    tabs += [("time", time_bars(rows)), ("groups", ledger_bars(rows)), ("metrics", status_bars(rows))]
+    return [one.as_json() | {"tab": tab} for tab, one in tabs if one is not None]
 
 
 def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
-    """Return every plot that one of the runs has data for, and their evaluations."""
-    runs = dict(list(rows_by_run.items())[:MAX_OVERLAID])
+    """Return every chart that one of the runs has data for, with a curve for each run."""
+    return [one.as_json() for one in _curves(dict(list(rows_by_run.items())[:MAX_OVERLAID]))]
+
+
+def _curves(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Chart]:
     found = []
     for plot in (REWARD, *PLOTS):
-        if _has(plot, rows_by_run):
-            keys = plot.keys
-            if len(rows_by_run) > 1:  # the first metric that has something to say in one of them
-                alone = [replace(plot, keys={key: label}) for key, label in keys.items()]
-                keys = next((one.keys for one in alone if _has(one, rows_by_run)), alone[0].keys)
-            chart = plot_chart(plot, runs, keys=keys, with_evaluations=plot is REWARD)
-            figure = Figure(partial(line_chart, chart), plot.caption, is_wide=plot is REWARD)
-            found.append(figure.as_json())
-    return found + [one.as_json() for one in _evaluation_overlays(rows_by_run)]
+        if any(plot.says_something(rows_of(rows, plot.phase)) for rows in rows_by_run.values()):
+            found.append(plot_chart(plot, rows_by_run))
+    at = 1 if found and found[0].title == REWARD.title else 0
+    return found[:at] + _scores(rows_by_run) + found[at:]
 
 
-def _has(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> bool:
-    return any(plot.says_something(rows_of(rows, "rl")) for rows in rows_by_run.values())
-
-
-def _evaluation_overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Figure]:
-    """Each set over the steps, a curve for each run that was evaluated on it."""
-    by_set: dict[str, list[Series]] = {}
-    for color, (run, rows) in enumerate(list(rows_by_run.items())[:MAX_OVERLAID]):
-        points: dict[str, list[tuple[float, float | None]]] = {}
-        for e in evaluations(rows):
-            points.setdefault(e.set_name, []).append((e.step, e.value))
-        for name, curve in points.items():
-            by_set.setdefault(name, []).append(Series(label=run, color=color, points=curve))
-    caption = "Share of correct attempts in evaluation; intervals are on each run's own page."
+def _scores(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Chart]:
+    """Return the evaluations over the steps: of one run all sets in a chart, of several a chart per set."""
+    alone = len(rows_by_run) == 1
+    by_title: dict[str, list[Series]] = {}
+    for place, (run, rows) in enumerate(rows_by_run.items()):
+        found = evaluations(rows)
+        for k, name in enumerate(dict.fromkeys(e.set_name for e in found)):
+            series = evaluation_series(found, name, color=k if alone else place, label=run)
+            by_title.setdefault("Held-out score" if alone else f"Held-out score: {name}", []).append(series)
+    caption = "Share of correct attempts in evaluation, with its 95% interval."
     return [
-        Figure(partial(line_chart, Chart(title=name, unit="reward", series=series, top=1.0)), caption)
-        for name, series in by_set.items()
+        Chart(title=title, unit="reward", subtitle="avg@k", series=series, top=1.0, caption=caption)
+        for title, series in by_title.items()
     ]
 
 
-def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """The share of correct attempts at a task over the steps, a curve for each run."""
+def _throughput(rows: Sequence[Row]) -> list[Chart]:
+    speeds = [
+        (row["step"], written / seconds)
+        for row in rows_of(rows, "rl")
+        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
+    ]
+    caption = "Tokens that the policy wrote, divided by the wall time of the step."
+    series = [Series(label="", points=speeds, color=0)]
+    return [Chart(title="Tokens per second", unit="tokens/s", series=series, caption=caption)][: bool(speeds)]
+
+
+def task_chart(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the share of correct attempts at a task over the steps, a curve for each run."""
     series = [
         Series(
             label=run if len(over_steps) > 1 else "",
@@ -87,49 +101,29 @@ def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[
         for color, (run, steps) in enumerate(over_steps.items())
         if steps
     ]
-    chart = Chart(
-        title="Solved", subtitle="share of the attempts at this task", unit="share", series=series, top=1.0
-    )
-    caption = "All attempts of a step, including failed ones."
-    return Figure(partial(line_chart, chart), caption, is_wide=True).as_json()
+    return Chart(
+        title="Solved",
+        subtitle="share of the attempts at this task",
+        unit="share",
+        series=series,
+        top=1.0,
+        caption="All attempts of a step, including failed ones.",
+        is_wide=True,
+    ).as_json()
 
 
-def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
+def pass_rate_chart(groups: Sequence[int], step: int) -> dict[str, Any]:
     """Return the number of groups by their number of correct siblings."""
-    draw = partial(
-        stacked_bars,
+    caption = "From the left: groups with no correct sibling, with one, and so on. Both ends give no signal."
+    return stacked(
         f"Groups of step {step}",
         "groups",
         list(range(len(groups))),
         {"groups": [float(count) for count in groups]},
         colors={"groups": 0},
         over="correct",
-    )
-    caption = "From the left: groups with no correct sibling, with one, and so on. The ends teach nothing."
-    return Figure(draw, caption).as_json()
-
-
-def summary(run: ViewedRun) -> dict[str, Any]:
-    """A line of the list of runs; nothing of its trajectories is read."""
-    rows = run.metrics()
-    steps, found = rows_of(rows, "rl"), evaluations(rows)
-    main = main_set_of(found)
-    last = next((e for e in reversed(found) if e.set_name == main), None)
-    return {
-        "name": run.name,
-        "path": str(run.path),
-        "status": run.status(),
-        "steps": len(steps),
-        "reward": number(steps[-1], "reward/mean") if steps else None,
-        "curve": [number(row, "reward/mean") for row in steps][-400:],
-        "evaluation": None
-        if last is None
-        else {"set": last.set_name, "value": last.value, "low": last.low, "high": last.high},
-        "wall_s": max((float(row["time_s"]) for row in rows), default=None),
-        "evaluated": list(run.evaluations()),
-        "trajectories": STEPS in run.collections(),
-        "problem": run.problem,
-    }
+        caption=caption,
+    ).as_json()
 
 
 def time_parts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -142,7 +136,7 @@ def time_parts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def time_bars(rows: Sequence[Row]) -> Figure | None:
+def time_bars(rows: Sequence[Row]) -> Chart | None:
     """Each step's wall time; None for a run that measured none."""
     steps = _timed(rows)
     if not steps:
@@ -153,12 +147,11 @@ def time_bars(rows: Sequence[Row]) -> Figure | None:
     }
     colors = {_words(name): color for name, color in PHASE_COLORS.items()}
     xs = [row["step"] for row in steps]
-    draw = partial(stacked_bars, "Time of each step", "s", xs, parts, colors=colors)
     caption = "The wall time of each step by phase; phases are exclusive."
-    return Figure(draw, caption, is_wide=True)
+    return stacked("Time of each step", "s", xs, parts, colors=colors, caption=caption, is_wide=True)
 
 
-def ledger_bars(rows: Sequence[Row]) -> Figure | None:
+def ledger_bars(rows: Sequence[Row]) -> Chart | None:
     """The outcome of each step's trajectories; None for a run without a ledger."""
     steps = [row for row in rows_of(rows, "rl") if number(row, "ledger/generated") is not None]
     if not steps:
@@ -169,13 +162,12 @@ def ledger_bars(rows: Sequence[Row]) -> Figure | None:
     }
     parts = {name: counts for name, counts in parts.items() if any(counts)}
     xs = [row["step"] for row in steps]
-    draw = partial(stacked_bars, "Ledger", "trajectories", xs, parts, colors=LEDGER_COLORS)
     caption = "The outcome of every generated trajectory: kept for the learner, dropped by RoC, in a group "
     caption += "whose rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
-    return Figure(draw, caption, is_wide=True)
+    return stacked("Outcomes", "trajectories", xs, parts, colors=LEDGER_COLORS, caption=caption, is_wide=True)
 
 
-def status_bars(rows: Sequence[Row]) -> Figure | None:
+def status_bars(rows: Sequence[Row]) -> Chart | None:
     """How the tool calls of each step ended; None for a run without any."""
     steps = rows_of(rows, "rl")
     names = sorted({name for row in steps for name in row if name.startswith(STATUS)})
@@ -187,8 +179,8 @@ def status_bars(rows: Sequence[Row]) -> Figure | None:
     if not parts:
         return None
     colors = {name: place % STATUS_COLORS for place, name in enumerate(parts)}
-    draw = partial(stacked_bars, "Tool calls", "calls", [row["step"] for row in steps], parts, colors=colors)
-    return Figure(draw, "Tool calls of each step by the status in which they ended.", is_wide=True)
+    xs, caption = [row["step"] for row in steps], "Tool calls of each step by the status in which they ended."
+    return stacked("Tool calls", "calls", xs, parts, colors=colors, caption=caption, is_wide=True)
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from rocstar.engine.charts.bars import stacked_bars
 from rocstar.engine.charts.drawing import Figure, format_value
 from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
 from rocstar.engine.record.json_record import RecordError
 from rocstar.train.evaluation.compare import compare_paths
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import SetNumbers, read_results, tables
+from rocstar.train.reading.view.chart import Chart, stacked
 from rocstar.train.reading.view.evaluation_facts import manifest_facts
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.recipe.errors import ConfigError
@@ -124,7 +124,7 @@ def grid(folder: Path, name: str, listing: Listing | None, *, reveal: bool) -> d
     }
 
 
-def _distributions(listing: Listing) -> Iterator[Figure]:
+def _distributions(listing: Listing) -> Iterator[Chart]:
     """Yield how many tokens and turns the scored attempts have."""
     rows = listing.rows[~np.isnan(listing.rows["reward"])]
     is_cut = ~rows["is_correct"] & rows["is_truncated"]
@@ -151,8 +151,8 @@ def _distributions(listing: Listing) -> Iterator[Figure]:
         ]
         xs = [i * width + (width - 1) / 2 for i in range(num)]
         shown = {kind: counts for kind, counts in parts.items() if any(counts)}
-        draw = partial(stacked_bars, title, "attempts", xs, shown, colors=COLORS, over=column, heads=heads)
-        yield Figure(draw, f"{caption} Mean: {', '.join(means)}." if means else caption)
+        text = f"{caption} Mean: {', '.join(means)}." if means else caption
+        yield stacked(title, "attempts", xs, shown, colors=COLORS, over=column, heads=heads, caption=text)
 
 
 def _hardest(rows: Sequence[Mapping[str, Any]], listing: Listing) -> Iterator[dict[str, Any]]:

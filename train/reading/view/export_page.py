@@ -58,6 +58,12 @@ class ExportedResponses:
         self.texts["&".join([path, *(f"{name}={asked[name]}" for name in sorted(asked))])] = text
         return response
 
+    def keep_run_tabs(self) -> None:
+        """Keep all metrics and the console log of the run. Call it last: they are large."""
+        at = {"run": self._run}
+        self.ask("metrics", at, partial(self._reader.metrics, self._run), is_rounded=True)
+        self.ask("log", at, partial(self._reader.log, self._run))
+
     def keep_evaluation(self, step: str) -> dict[str, Any]:
         """Keep an evaluation, and return the questions of its sets that are kept."""
         at, reader = {"run": self._run, "step": step}, self._reader
@@ -156,6 +162,7 @@ def export_page(
             kept.ask("timeline", {**mine, "step": step}, partial(reader.timeline, run, step))
     for place, _ in shown:
         kept.keep_tokens(collection, place)
+    kept.keep_run_tabs()
     about = {
         "made": made,
         "start": f"#/{start}?{urlencode(of_collection(run, collection))}",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.charts.drawing import Figure
-from rocstar.engine.charts.line_chart import Chart, Series, line_chart
+from rocstar.train.reading.view.chart import Chart, Series
 from rocstar.train.reading.view.listing import Listing
 
 MOST_CURVES: Final = 9
@@ -63,8 +61,8 @@ def _sums(listing: Listing, steps: npt.NDArray[Any]) -> list[npt.NDArray[np.floa
     return sums
 
 
-def families_drawing(found: list[dict[str, Any]]) -> Figure | None:
-    """The mean reward of the largest families over the steps; None where there is one at most."""
+def families_chart(found: list[dict[str, Any]]) -> Chart | None:
+    """Return the mean reward of the largest families over the steps, or None for fewer than two families."""
     if len(found) < 2:
         return None
     series = [
@@ -75,5 +73,4 @@ def families_drawing(found: list[dict[str, Any]]) -> Figure | None:
     caption = "Mean reward of the generated trajectories of each family of tasks." + (
         f" {left_out} smaller families are in the table alone." if left_out else ""
     )
-    chart = Chart(title="Reward by task family", unit="reward", series=series)
-    return Figure(partial(line_chart, chart), caption, is_wide=True)
+    return Chart(title="Reward by task family", unit="reward", series=series, caption=caption, is_wide=True)

@@ -19,15 +19,16 @@ from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view import drawings
 from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
 from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_page, grid
-from rocstar.train.reading.view.families import families, families_drawing
+from rocstar.train.reading.view.families import families, families_chart
 from rocstar.train.reading.view.group_page import group, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.run_facts import numbers_of, starts_of, tiles_of
+from rocstar.train.reading.view.run_facts import differing_fields, head_facts, metrics_of, summary, tiles_of
 from rocstar.train.reading.view.sample import sample_listing
 from rocstar.train.reading.view.text_search import search
 from rocstar.train.reading.view.timeline import timeline_of_step, trajectory_timeline
 from rocstar.train.reading.view.trajectory_filter import filter_trajectories
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
+from rocstar.train.recipe.toml_file import flat_fields
 from rocstar.train.record.manifest import ManifestError
 from rocstar.train.record.metrics import MetricsFileError
 from rocstar.train.record.run_directory import METRICS, complete_checkpoints
@@ -68,23 +69,30 @@ class RunReader:
 
     def runs(self) -> dict[str, Any]:
         """The list of runs."""
-        return {"runs": [drawings.summary(run) for run in self._runs().values()]}
+        return {"runs": [summary(run) for run in self._runs().values()]}
 
     def run(self, name: str) -> dict[str, Any]:
         """A run's own page."""
         run = self._run(name)
         rows = run.metrics()
         return {
-            **drawings.summary(run),
+            **summary(run),
+            **head_facts(run),
             "tiles": tiles_of(rows),
-            "charts": drawings.charts(rows) if rows else [],
+            "charts": drawings.charts(rows),
             "time": drawings.time_parts(rows),
-            "numbers": numbers_of(rows),
-            "recipe": run.recipe_text(),
-            "starts": starts_of(run.path) if run.path.is_dir() else [],
+            "config": run.recipe_text(),
             "growing": run.growing(),
             "collections": run.collections(),
         }
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        """Return all metrics of a run with their values."""
+        return {"metrics": metrics_of(self._run(name).metrics())}
+
+    def log(self, name: str) -> dict[str, Any]:
+        """Return the last lines of the console log."""
+        return {"lines": self._run(name).log()}
 
     def groups_of(self, name: str, step: int | None = None) -> dict[str, Any]:
         """Return the group results of a step, by default the last."""
@@ -92,11 +100,17 @@ class RunReader:
         if not len(listing.rows):
             raise NothingThereError(f"{name} has no finished step")
         found = pass_rates(listing, step=int(listing.rows["step"].max()) if step is None else step)
-        return {**found, "drawing": drawings.pass_rate_drawing(found["groups"], found["step"])}
+        return {**found, "drawing": drawings.pass_rate_chart(found["groups"], found["step"])}
 
     def overlay(self, names: Sequence[str]) -> dict[str, Any]:
-        """Several runs in the same drawings."""
-        return {"runs": list(names), "charts": drawings.overlays({n: self._run(n).metrics() for n in names})}
+        """Return several runs in the same charts, and the fields in which their recipes differ."""
+        runs = [self._run(name) for name in names]
+        recipes = {run.name: flat_fields(config) for run in runs if (config := run.config())}
+        return {
+            "runs": [summary(run) for run in runs],
+            "charts": drawings.overlays({run.name: run.metrics() for run in runs}),
+            "differences": {"runs": list(recipes), "fields": differing_fields(list(recipes.values()))},
+        }
 
     def rows(
         self, name: str, collection: str, *, words: str, sort: str, start: int, num: int
@@ -173,8 +187,8 @@ class RunReader:
     def families(self, name: str) -> dict[str, Any]:
         """Return the rewards by source of the tasks."""
         found = families(self._listing(name, STEPS))
-        drawing = families_drawing(found)
-        return {"families": found, "drawing": None if drawing is None else drawing.as_json()}
+        chart = families_chart(found)
+        return {"families": found, "drawing": None if chart is None else chart.as_json()}
 
     def timeline(self, name: str, step: int) -> dict[str, Any]:
         """Return the timeline of a step."""
@@ -211,7 +225,7 @@ class RunReader:
             "task": format(task, "x"),
             "name": self._listing(name, STEPS).names.get(task, ""),
             "runs": found,
-            "drawing": drawings.task_drawing(found),
+            "drawing": drawings.task_chart(found),
         }
 
     def evaluation(self, name: str, step: str) -> dict[str, Any]:

@@ -3,8 +3,7 @@
     metrics.jsonl, config.toml, manifest.json, ten trajectories of first and last step ──> RUN/report.html
     results.json, manifest.json, config.toml, at most 40 attempts ──> EVALUATION/report.html
 
-    python -m rocstar.train.reading.view.report RUN                     writes RUN/report.html
-    python -m rocstar.train.reading.view.report RUN --svg PICTURE.svg   writes the reward curve as a picture
+    python -m rocstar.train.reading.view.report RUN   writes RUN/report.html
 
 Of a run only the records of its first and its last step are opened, so that memory does not grow with the
 number of steps. A report can be made at any time, also while the run continues.
@@ -22,12 +21,11 @@ from urllib.parse import urlencode
 
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import read_results
-from rocstar.train.reading.view.curves import picture_svg
 from rocstar.train.reading.view.document import build_document, now_as_text, static_table
 from rocstar.train.reading.view.evaluation_page import select_attempts
 from rocstar.train.reading.view.export_page import ExportedResponses
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.run_facts import NUMBERS
+from rocstar.train.reading.view.run_facts import NUMBERS, numbers_of
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun, records_of, sets_of
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
@@ -63,12 +61,12 @@ def report_page(run_dir: Path) -> str:
         ConfigError: the directory has no metrics.jsonl, or one without rows.
         MetricsFileError: metrics.jsonl is damaged before its last line.
     """
-    _rows(run_dir)
+    rows = _rows(run_dir)
     name = run_dir.resolve().name
     run = ViewedRun(name, run_dir, only=_ends(records_of(run_dir)))
     reader = RunReader(lambda: {name: run}, reveal=False)
     kept = ExportedResponses(reader, name)
-    run_page = kept.ask("run", {"run": name}, partial(reader.run, name))
+    kept.ask("run", {"run": name}, partial(reader.run, name))
     kept.ask("runs", {}, reader.runs)
     kept.ask("groups", {"run": name}, partial(reader.groups_of, name))
     for step in _ends(list(run.evaluations())):
@@ -79,8 +77,9 @@ def report_page(run_dir: Path) -> str:
     for place, _ in shown:
         kept.keep_tokens(STEPS, place)
     about = _about("run", len(places) - len(shown), run=name)
+    kept.keep_run_tabs()
     return build_document(
-        f"rocstar: {name}", about, kept.texts, static_table(name, NUMBERS, run_page["numbers"])
+        f"rocstar: {name}", about, kept.texts, static_table(name, NUMBERS, numbers_of(rows))
     )
 
 
@@ -129,16 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m rocstar.train.reading.view.report", description="Make report.html of a run."
     )
     parser.add_argument("run", type=Path, help="a run directory")
-    parser.add_argument(
-        "--svg", type=Path, help="write the reward and tool-error curves as this picture instead"
-    )
     arguments = parser.parse_args(argv)
     try:
-        if arguments.svg is None:
-            path = write_report(arguments.run)
-        else:
-            path = arguments.svg
-            path.write_text(picture_svg(_rows(arguments.run)) + "\n", encoding="utf-8")
+        path = write_report(arguments.run)
     except (ConfigError, MetricsFileError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2

@@ -19,8 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.charts.drawing import NARROW, Figure, escape, nice_ticks
-from rocstar.engine.charts.line_chart import svg_element
+from rocstar.engine.charts.drawing import NARROW, Figure, drawing, escape, nice_ticks
 from rocstar.engine.record.json_record import RecordError, decode_times
 from rocstar.engine.types import TrajectoryTimes
 from rocstar.train.reading.view.listing import Listing
@@ -143,7 +142,7 @@ def drawn_lanes(
             f'<rect x="{x:.1f}" y="{TOP + LANE * bar.lane + 2}" width="{long:.1f}" height="{LANE - 4}" '
             f'fill="var(--c{COLORS[bar.kind]})"/>'
         )
-    return svg_element(title, width, bottom + FOOT, "".join(body), None, standalone=False)
+    return drawing(title, width, bottom + FOOT, "".join(body))
 
 
 def _legend(bars: Sequence[Bar], width: int) -> str:

@@ -15,16 +15,18 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from rocstar.engine.record.files import FRAMES, LINES, is_sealed, record_files
 from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, RESULTS, EvaluationFolder
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.manifest import ManifestError, read_manifest
+from rocstar.train.record.manifest import ManifestError, read_manifest, without_secrets
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
 from rocstar.train.record.run_directory import (
     CONFIG,
+    CONSOLE_LOG,
+    MANIFEST,
     METRICS,
     TRAJECTORIES,
     complete_checkpoints,
@@ -36,10 +38,14 @@ from rocstar.train.record.run_directory import (
 STEPS: Final = "steps"
 """The collection of the learner's steps; an evaluation's is `STEP:SET`."""
 MAX_RUNS: Final = 500
+MAX_LOG: Final = 256 << 10
+MAX_LOG_LINES: Final = 1000
+"""The bytes and the lines of the console log that are read, from its end."""
 MAX_LISTINGS: Final = 4
 TICK_NS: Final = 100_000_000
 EVALUATION: Final = "evaluations"
 TOKENIZER: Final = "tokenizer.json"
+T = TypeVar("T")
 
 
 class ViewedRun:
@@ -50,7 +56,7 @@ class ViewedRun:
         self.name = name
         self.path = path
         self._only = None if only is None else list(only)
-        self._metrics: tuple[tuple[int, int], list[Row]] | None = None
+        self._read: dict[Path, tuple[tuple[int, int], Any]] = {}
         self.problem = ""
         """Why metrics.jsonl could not be read."""
         self._listings = lru_cache(MAX_LISTINGS)(lambda collection: Listing())
@@ -61,27 +67,47 @@ class ViewedRun:
         self._token_texts: dict[int, str] = {}
 
     def metrics(self) -> list[Row]:
-        """The rows of metrics.jsonl; none where there is none."""
-        path = self.path / METRICS
+        """Return the rows of metrics.jsonl; none if there is none."""
+        self.problem = ""
         try:
-            found = path.stat()
-        except (FileNotFoundError, NotADirectoryError):
+            return self._cached(self.path / METRICS, read_metrics) or []
+        except MetricsFileError as error:
+            self.problem = str(error)
             return []
-        stamp = (found.st_mtime_ns, found.st_size)
-        if self._metrics is None or self._metrics[0] != stamp:
-            try:
-                self._metrics, self.problem = (stamp, read_metrics(path)), ""
-            except MetricsFileError as error:
-                self._metrics, self.problem = (stamp, []), str(error)
-        return self._metrics[1]
 
     def config(self, step: int | None = None) -> Mapping[str, Any]:
         """The recipe, or the one in force at a step; empty where there is none that can be read."""
         path = self.path / CONFIG if step is None else config_of(self.path, step)
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+            return self._cached(path, lambda path: tomllib.loads(path.read_text(encoding="utf-8"))) or {}
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
             return {}
+
+    def starts(self) -> list[dict[str, Any]]:
+        """Return the starts of the run by manifest.json, oldest first. ManifestError: it is damaged."""
+        return self._cached(self.path / MANIFEST, lambda path: read_manifest(path.parent)) or []
+
+    def log(self) -> list[str]:
+        """Return the last lines of the console log; of the command, secrets are left out."""
+        path = self.path / CONSOLE_LOG
+        if not path.is_file():
+            return []
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - MAX_LOG))
+            lines = file.read().decode(errors="replace").splitlines()[-MAX_LOG_LINES:]
+        return [_without_secrets(line) for line in lines]
+
+    def _cached(self, path: Path, read: Callable[[Path], T]) -> T | None:
+        """Return `read(path)`, which is called again after the file changed, or None without the file."""
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        stamp = (found.st_mtime_ns, found.st_size)
+        if path not in self._read or self._read[path][0] != stamp:
+            self._read.pop(path, None)
+            self._read[path] = (stamp, read(path))
+        return cast(T, self._read[path][1])
 
     def recipe_text(self) -> str:
         """Return config.toml, or "" if there is none."""
@@ -94,7 +120,7 @@ class ViewedRun:
         """Return how the last start ended, by manifest.json, or "" without one. A start without an end and
         without a running process was killed."""
         try:
-            starts = read_manifest(self.path) if self.path.is_dir() else []
+            starts = self.starts()
         except ManifestError:
             return ""
         status = str(starts[-1].get("status", "")) if starts else ""
@@ -179,7 +205,7 @@ class ViewedRun:
 
     def stamp(self) -> str:
         """Return a stamp that changes with new data; it reads the dates of a few files only."""
-        parts = [_dated(self.path / METRICS), _dated(self.path / TRAJECTORIES), _dated(self.path)]
+        parts = [_dated(self.path / name) for name in (METRICS, TRAJECTORIES, CONSOLE_LOG, MANIFEST, "")]
         parts += [_dated(self.path / EVALUATION)]
         # Only in the newest folders a result may still appear.
         newest = list(_numbered(self.path / EVALUATION, "").values())[-2:]
@@ -270,3 +296,8 @@ def _viewable(path: Path) -> Iterator[Path]:
         yield path
     elif path.is_dir():
         yield from sorted(inner for inner in path.iterdir() if inner.is_dir() and is_viewable(inner))
+
+
+def _without_secrets(line: str) -> str:
+    """Return a line of the console log without the secrets of a command."""
+    return " ".join(without_secrets(line.split(" "))) if "Z started: " in line else line

@@ -84,6 +84,8 @@ class PageServer:
             "overlay": lambda r: reader.overlay(r.query.getall("run", [])),
             "paired": lambda r: reader.paired(_evaluation(r, "a"), _evaluation(r, "b")),
             "run": lambda r: reader.run(_run(r)),
+            "metrics": lambda r: reader.metrics(_run(r)),
+            "log": lambda r: reader.log(_run(r)),
             "groups": lambda r: reader.groups_of(_run(r), _number(r, "step") if "step" in r.query else None),
             "list": lambda r: reader.rows(
                 *_collection(r), **_filter_of(r), start=_number(r, "from", 0), num=_number(r, "num", MAX_PAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocstar.engine.charts.drawing import Figure
 from rocstar.train.reading.analysis.analysis_page import figures
 from rocstar.train.reading.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
 from rocstar.train.reading.analysis.statistics.estimates import (
@@ -61,7 +63,10 @@ def test_figures_are_xml_whatever_is_drawn(width: int, e: BootstrapEstimate) -> 
     behind = {"any": ControlComparison(ratio=e, difference=e)}
     profiles = {lead: [e] * 5 for lead in Lead}
     analysis: Any = SimpleNamespace(shares=shares, behind=behind, profiles=profiles, window=8)
-    for figure in figures(analysis):
+    *drawn, profile = figures(analysis)
+    assert not re.search("NaN|Infinity", json.dumps(profile.as_json()))
+    for figure in drawn:
+        assert isinstance(figure, Figure)
         text = figure.draw(width=width, height=280)
         ElementTree.fromstring(text)
         assert not re.search("nan|inf", text.partition(">")[2])

@@ -93,13 +93,13 @@ def test_every_attempt_is_counted_as_the_engine_understands_it(folder: Path) -> 
     assert set(cells) == set("kwtf"), "the set has some of each"
     shares = [one["correct"] / one["scored"] for one in found["questions"] if one["scored"]]
     assert shares == sorted(shares), "the hardest come first"
-    lengths, turns = (json.loads(svg_of(one).attrib["data-chart"]) for one in found["figures"])
-    assert svg_of(found["figures"][0]).attrib["aria-label"] == "Length"
+    lengths, turns = found["figures"]
+    assert lengths["title"] == "Length"
     scored = [t for t in attempts if isinstance(t.outcome, Scored)]
     for drawn, values in ((lengths, [len(t.ids) for t in scored]), (turns, [len(t.turns) for t in scored])):
-        counts = np.array([[float(v or 0) for v in row["values"]] for row in drawn["rows"]])
-        assert len(drawn["head"]) <= 32 and counts.sum() == len(values) == len(scored)
-    assert turns["head"][2].startswith("turns: 2: ") and " to " in lengths["head"][2]
+        counts = np.array([one["y"] for one in drawn["series"]])
+        assert len(drawn["heads"]) <= 32 and counts.sum() == len(values) == len(scored)
+    assert turns["heads"][2] == "turns: 2" and " to " in lengths["heads"][2]
 
 
 def svg_of(figure: dict[str, Any]) -> ElementTree.Element:

@@ -119,9 +119,7 @@ def test_the_command_writes_one_file(
 def test_every_script_of_the_page_is_in_the_bundle() -> None:
     files = page_files()
     script = bundle_scripts(files, "app.js")
-    assert all(
-        f'modules["{name}"] =' in script for name in files if name.endswith(".js") and name != "hover.js"
-    )
+    assert all(f'modules["{name}"] =' in script for name in files if name.endswith(".js"))
     assert not re.search(r"^\s*(import|export)\b", script, flags=re.MULTILINE)
 
 

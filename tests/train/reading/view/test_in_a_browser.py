@@ -28,11 +28,11 @@ from rocstar.train.reading.view.web import PageServer
 from ....needs import BROWSER, package
 from ....patience import PATIENCE_S
 from ...evaluation.eval_folders import MadeSet, make_folder
-from .view_runs import groups_of, make_sick_run, make_view_run, write_step
+from .view_runs import groups_of, make_chart_run, make_sick_run, make_view_run, write_step
 
 try:
     import axe_playwright_python
-    from playwright.sync_api import Browser, Page, expect, sync_playwright
+    from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 except ModuleNotFoundError:
     pytest.skip(package("axe-playwright-python").reason, allow_module_level=True)
 
@@ -107,6 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_view_run(made / "growing", steps=1)
     make_view_run(made / "hostile", text=HOSTILE)
     make_sick_run(made / "sick")
+    make_chart_run(made / "charts")
     for step in (1, 2):
         make_folder(made / "plain" / "evaluations" / f"step_{step}", MadeSet(name="puzzles", num=6, k=2))
     make_folder(made / "hostile" / "evaluations" / "step_1", MadeSet(name="set", num=3, k=2, text=HOSTILE))
@@ -255,15 +256,17 @@ def test_a_turn_shows_the_command_that_begins_before_it(page: Page, served: Serv
 
 def test_a_run_says_what_stands_and_which_families_it_has(page: Page, served: ServedPage) -> None:
     page.goto(served.address + "#/run?run=sick")
+    page.get_by_role("link", name="1 active alarm").click()
     expect(page.locator("#alarms .alarm")).to_contain_text("truncation")
     page.locator("#alarms .alarm a").first.click()
     page.wait_for_selector("main:not([aria-busy]) .turn")
     page.locator("main summary", has_text="facts").click()
     expect(page.locator("dl.facts")).to_contain_text("max tokens")
-    page.goto(served.address + "#/run?run=growing")
-    expect(page.locator("#alarms")).to_contain_text("No alarm stands")
-    page.goto(served.address + "#/run?run=plain")
+    page.goto(served.address + "#/run?run=growing&tab=alarms")
+    expect(page.locator("#alarms")).to_contain_text("No active alarms")
+    page.goto(served.address + "#/run?run=plain&tab=alarms")
     expect(page.locator("#alarms")).to_contain_text("failures, steps 2 to 3")
+    page.get_by_role("link", name="Families").click()
     page.get_by_role("link", name="sum", exact=True).click()
     expect(page.locator("#counts")).to_contain_text("9 of 36")
 
@@ -378,10 +381,12 @@ def test_a_report_leads_to_tokens_and_groups(browser: Browser, reports: dict[str
     with opened_alone(browser, reports["run"]) as alone:
         alone.get_by_role("link", name="to the content").press("Enter")
         expect(alone.locator("#main")).to_be_focused()
-        alone.locator(".charts .screen svg[data-chart]").first.hover()
-        expect(alone.locator("#tip")).to_contain_text("step")
-        alone.locator("summary", has_text="every metric").click()
-        expect(alone.get_by_role("cell", name="reward/mean")).to_be_visible()
+        alone.locator(".charts .chart svg.rc").first.hover()
+        expect(alone.locator(".tip")).to_contain_text("step")
+        alone.get_by_role("link", name="Metrics").click()
+        alone.get_by_label("search metrics").fill("mean reward")
+        expect(alone.get_by_role("button", name="reward/mean")).to_be_visible()
+        alone.get_by_role("link", name="Overview").click()
         alone.get_by_role("link", name="gcd-1 #").first.click()
         expect(alone.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
         expect(alone.get_by_role("link", name="over the steps")).to_have_count(0)
@@ -534,6 +539,10 @@ def test_a_phone_shows_how_a_call_with_a_long_name_went(page: Page, served: Serv
 PAGES = (
     "#/",
     "#/run?run=plain",
+    *(
+        f"#/run?run=plain&tab={tab}"
+        for tab in ("metrics", "alarms", "time", "groups", "families", "recipe", "log")
+    ),
     "#/list?run=plain&text=result",
     "#/evaluation?run=plain",
     "#/overlay?run=plain&run=growing",
@@ -545,6 +554,154 @@ PAGES = (
     "#/group?run=plain&step=1&task={task}",
     "#/task?run=plain&task={task}",
 )
+
+
+CURVE = "path => path.getAttribute('d')"
+
+
+def chart_of(page: Page, title: str) -> Locator:
+    return page.locator("figure.chart").filter(has=page.get_by_role("heading", name=title, exact=False)).first
+
+
+def test_a_chart_shows_exact_numbers_smooths_all_runs_alike_and_zooms(page: Page, served: ServedPage) -> None:
+    page.goto(served.address + "#/run?run=charts")
+    reward = chart_of(page, "Reward")
+    expect(reward.locator(".keys")).to_contain_text("training 0.41")
+    svg = reward.locator("svg.rc")
+    svg.focus()
+    page.keyboard.press("End")
+    expect(reward.locator(".tip")).to_have_text("step 30training 0.4123457")
+    page.keyboard.press("ArrowLeft")
+    expect(reward.locator(".tip")).to_contain_text("step 29")
+    assert reward.locator(".curve").evaluate(CURVE).count("M") == 2, "a gap breaks the line"
+    short, long = (chart_of(page, name).locator(".curve") for name in ("SFT loss", "Reward"))
+    smooth = [curve.evaluate(CURVE) for curve in (short, long)]
+    page.get_by_label("smoothing").fill("0")
+    raw = [curve.evaluate(CURVE) for curve in (short, long)]
+    assert all(a != b for a, b in zip(smooth, raw, strict=True)), "two points are smoothed as thirty are"
+    assert raw[0].count(",") == 2
+    box = svg.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=3)
+    page.mouse.up()
+    reset = reward.get_by_role("button", name="show all steps")
+    expect(reset).to_be_visible()
+    expect(svg).not_to_contain_text("30")
+    reward.get_by_role("button", name="logarithmic").click()
+    expect(reward.get_by_role("button", name="logarithmic")).to_have_attribute("aria-pressed", "true")
+    reset.click()
+    expect(reset).to_be_hidden()
+    with page.expect_download() as download:
+        reward.get_by_role("button", name="save").click()
+    assert (
+        "var(" not in download.value.path().read_text() and download.value.suggested_filename == "reward.svg"
+    )
+
+
+def test_a_route_change_leaves_nothing_behind(page: Page, served: ServedPage) -> None:
+    """No tooltip, no dialog, no element beside the page, no listener and no node that outlives its page."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    page.goto(served.address)
+    told = page.evaluate("fetch('/api/list?run=plain&filter=gcd&num=1').then((answer) => answer.json())")
+    beside = "[...document.body.children].map((one) => one.tagName + one.id).join()"
+    clean = page.evaluate(beside)
+
+    def held() -> list[float]:
+        session.send("HeapProfiler.collectGarbage")
+        found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+        return [found["JSEventListeners"], found["Nodes"]]
+
+    def tour() -> list[float]:
+        for number, name in enumerate((*PAGES, "#/run?run=plain")):
+            page.evaluate("(hash) => { location.hash = hash; }", name.format(task=told["rows"][0]["task"]))
+            # A locator: an element that wait_for_selector returns would hold the whole page.
+            page.locator("main:not([aria-busy]) h1").first.wait_for()
+            for curve in page.locator("figure.chart svg.rc").all()[:2]:
+                curve.hover()
+                expect(page.locator(".tip")).to_have_count(1)
+            if number % 2 == 0:  # it ends a hover, so that the tooltip is left at the other pages
+                page.keyboard.press("?")
+                expect(page.locator("dialog")).to_be_visible()
+        page.evaluate("location.hash = '#/nothing'")
+        expect(page.locator("h1")).to_have_text("There is no such page")
+        assert page.locator(".tip, dialog").count() == 0
+        assert page.evaluate(beside) == clean
+        return [min(counts) for counts in zip(*(held() for _ in range(COLLECTIONS)), strict=True)]
+
+    first = tour()
+    assert all(after <= before + 4 for before, after in zip(first, tour(), strict=True))
+
+
+def test_runs_are_sorted_filtered_tagged_and_compared(page: Page, served: ServedPage) -> None:
+    page.goto(served.address)
+    names = page.locator("table.runs").first.locator("tbody td.c-name")
+    page.get_by_role("button", name="sort training by steps").click()
+    expect(names.first).to_have_text("charts")
+    page.get_by_role("button", name="sort training by steps").click()
+    expect(names.first).not_to_have_text("charts")
+    page.get_by_label("add a tag to plain").fill("baseline")
+    page.keyboard.press("Enter")
+    page.get_by_label("filter runs").fill("baseline")
+    expect(names).to_have_text(["plain"])
+    page.reload()
+    expect(page.get_by_label("filter runs")).to_have_value("baseline")
+    expect(names).to_have_text(["plain"])
+    page.get_by_label("filter runs").fill("")
+    for name in ("plain", "charts"):
+        page.get_by_label(f"choose {name}").check()
+    page.get_by_role("button", name="delete").click()
+    expect(page.get_by_role("dialog")).to_contain_text(re.compile(r"rm -r -- '\S+/(plain|charts)' '\S+'"))
+    page.get_by_role("button", name="close").click()
+    page.get_by_role("button", name="compare 2 runs").click()
+    expect(page.locator("h1")).to_have_text("Comparison of 2 runs")
+    expect(page.locator("#bar")).to_contain_text("plain")
+    expect(chart_of(page, "Reward").locator(".key")).to_have_count(2)
+    page.locator("main").get_by_role("link", name="charts", exact=True).click()
+    expect(page.locator("h1")).to_contain_text("charts")
+
+
+def test_the_learning_rate_and_the_console_are_two_clicks_from_the_run(
+    page: Page, served: ServedPage
+) -> None:
+    page.goto(served.address + "#/run?run=charts")
+    page.get_by_role("link", name=re.compile("differ")).click()
+    page.get_by_label("search fields").fill("rl.lr")
+    expect(page.get_by_role("region", name="fields of the recipe")).to_contain_text("rl.lr0.5")
+    expect(page.get_by_role("region", name="differences")).to_contain_text("rl.lr0.5")
+    page.keyboard.press("Escape")
+    page.keyboard.press("3")
+    expect(page).to_have_url(re.compile("tab=alarms"))
+    page.get_by_role("link", name="Console").click()
+    page.get_by_label("search the console").fill("ended")
+    expect(page.locator(".log")).to_have_text(re.compile("ended: interrupted"))
+    expect(page.locator("#reason")).to_have_text("Stopped: interrupted")
+
+
+def test_the_page_works_below_a_path_prefix(browser: Browser, served: ServedPage) -> None:
+    """As a proxy serves it."""
+    page, wrong = browser.new_page(), []
+    page.on("requestfailed", lambda request: wrong.append(request.url))
+    page.on("response", lambda response: wrong.append(response.url) if response.status >= 400 else None)
+
+    def forward(route: Route) -> None:
+        if not route.request.url.startswith(served.address + "x/y/"):
+            return route.abort()
+        if route.request.url.endswith("/events"):
+            return route.fulfill(body=": open\n\n", content_type="text/event-stream")
+        return route.fulfill(response=route.fetch(url=route.request.url.replace("/x/y/", "/", 1)))
+
+    page.route("**/*", forward)
+    page.goto(served.address + "x/y/#/run?run=plain")
+    expect(page.locator("figure.chart").first).to_be_visible()
+    page.get_by_role("link", name="trajectories", exact=True).click()
+    expect(page.locator("#counts")).to_contain_text("36 of 36")
+    page.get_by_role("link", name="Runs").click()
+    expect(page.locator("table.runs").first).to_be_visible()
+    page.close()
+    assert not wrong
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (400, "light")])

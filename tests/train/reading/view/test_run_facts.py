@@ -1,13 +1,19 @@
-"""Facts of a run: the values of its first and last step, and a sentence about each start."""
+"""Facts of a run: its state, progress, recipe and starts, and the values of its first and last step."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rocstar.train.reading.view.run_facts import numbers_of, starts_of, tiles_of
+from rocstar.train.reading.view.run_facts import head_facts, numbers_of, progress_of, summary, tiles_of
+from rocstar.train.reading.view.viewed_run import ViewedRun
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
+from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.metrics import is_zero_if_absent, read_metrics
 
@@ -81,31 +87,103 @@ def test_the_headline_has_evaluations_and_sums(run_dir: Path) -> None:
     assert tiles_of([]) == []
 
 
-def test_there_is_a_sentence_about_every_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["rocstar", "train", "recipes/quickstart.toml"])
-    with recorded(tmp_path, Recipe(), world_size=1):
+def start_of(run: Path, **changes: Any) -> None:
+    """Write manifest.json with a start of this test's process, changed."""
+    with recorded(run, Recipe(), world_size=1):
         pass
-    (start,) = json.loads((tmp_path / "manifest.json").read_text())["starts"]
-    first = start | {"status": "interrupted", "ended": None, "commit": "0123456789abcdef", "dirty": True}
-    second = start | {"started": "2026-01-31T12:00:00+00:00", "ended": "2026-01-31T12:03:07+00:00"}
-    second |= {"world_size": 4, "gpus": ["MI300X"] * 2, "commit": None}
-    (tmp_path / "manifest.json").write_text(json.dumps({"v": 1, "starts": [first, second]}))
-    text = " ".join(starts_of(tmp_path))
-    for part in (
-        f"Start 1, {start['started']}: interrupted. rocstar",
-        "(0123456789ab with changes), Python",
-        "no GPU, 1 process. Recipe",
-        "Start 2, 2026-01-31T12:00:00+00:00: complete after 3m07s.",
-        "MI300X, MI300X, 4 processes",
-        "rocstar train recipes/quickstart.toml",
-    ):
-        assert part in text, part
+    (start,) = json.loads((run / "manifest.json").read_text())["starts"]
+    (run / "manifest.json").write_text(json.dumps({"v": 1, "starts": [start, start | changes]}))
+
+
+def test_each_start_has_what_is_needed_to_reproduce_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["rocstar", "train", "recipes/my run.toml"])
+    changes = {"started": "2026-01-31T12:00:00+00:00", "ended": "2026-01-31T12:03:07+00:00"}
+    changes |= {"commit": "0123456789abcdef", "dirty": True, "world_size": 4, "gpus": ["MI300X"] * 2}
+    start_of(tmp_path, **changes)
+    run = ViewedRun("run", tmp_path)
+    first, second = head_facts(run)["starts"]
+    assert first["machine"].endswith("no GPU, 1 process") and "Python" in first["versions"]
+    assert second["machine"].endswith("MI300X, MI300X, 4 processes")
+    assert (second["end"], second["commit"]) == ("complete after 3m07s", "0123456789ab with changes")
+    assert second["command"] == "rocstar train 'recipes/my run.toml'"
+    found = summary(run)
+    assert (found["recipe"], found["kind"], found["date"]) == ("my run", "training", first["started"])
+
+
+@pytest.mark.parametrize(("manifest", "said"), [("torn", "is damaged"), ('{"v": 1, "starts": [{}]}', "")])
+def test_a_manifest_may_be_damaged_or_empty(tmp_path: Path, manifest: str, said: str) -> None:
+    (tmp_path / "manifest.json").write_text(manifest)
+    assert said in head_facts(ViewedRun("run", tmp_path))["problem"]
+    assert summary(ViewedRun("run", tmp_path))["kind"] == "recording"
+
+
+def test_a_recipe_differs_from_the_shipped_one_of_its_name_or_from_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe("quickstart", ["--rl.lr=0.5"])
+    (tmp_path / "config.toml").write_text(to_toml(recipe))
+    monkeypatch.setattr("sys.argv", ["rocstar", "train", "quickstart", "--rl.lr=0.5"])
+    start_of(tmp_path)
+    found = head_facts(ViewedRun("run", tmp_path))
+    assert found["base"] == "quickstart"
+    assert [row[:2] for row in found["differences"]] == [["rl.lr", "0.5"]]
+    assert ["rl.lr", "0.5"] in found["fields"]
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "config.toml").write_text('[run]\nname = "mine"\n[rl]\nlr = 1e-6\ngroup_size = 4\n')
+    found = head_facts(ViewedRun("run", tmp_path))
+    assert found["base"] == "" and ["rl.group_size", "4", "16"] in found["differences"]
+    assert "rl.lr" not in [row[0] for row in found["differences"]]
+
+
+CONFIG = {"sft": {"steps": 100}, "stages": [{"steps": 20}, {"steps": 30}]}
+
+
+def timed(phase: str, *steps: int) -> list[dict[str, Any]]:
+    """Rows of three seconds a step."""
+    return [row(step, phase) | {"time_s": 3.0 * step} for step in steps]
 
 
 @pytest.mark.parametrize(
-    ("manifest", "said"), [(None, ""), ("torn", "is damaged"), ('{"v": 1, "starts": [{}]}', "Start 1")]
+    ("rows", "expected"),
+    [
+        ([], ("cold start", 0, 100, None)),
+        (timed("sft", 10, 20), ("cold start", 20, 100, 240.0)),
+        (timed("sft", 90, 100), ("RL", 0, 50, None)),
+        (timed("sft", 100) + timed("rl", 1), ("RL", 1, 50, None)),
+        (timed("sft", 100) + timed("rl", 4, 5, 6), ("RL", 6, 50, 132.0)),
+    ],
 )
-def test_a_manifest_may_be_missing_or_damaged(tmp_path: Path, manifest: str | None, said: str) -> None:
-    if manifest is not None:
-        (tmp_path / "manifest.json").write_text(manifest)
-    assert said in " ".join(starts_of(tmp_path))
+def test_a_running_run_has_a_phase_and_the_time_that_remains(
+    rows: list[dict[str, Any]], expected: tuple[Any, ...]
+) -> None:
+    found = progress_of(CONFIG, rows, [])
+    assert found is not None
+    assert tuple(found[key] for key in ("phase", "step", "steps", "left_s")) == expected
+
+
+def test_the_work_after_the_last_step_is_named() -> None:
+    step = "2026-11-27T05:17:03Z step 6/50  reward 0.90  tool errors 3%"
+    work = "evaluation heldout: 28 of 64 tasks, 12s, about 28s left"
+    for log, expected in (([step], ""), ([step, f"2026-11-27T05:17:04Z {work}"], work)):
+        found = progress_of(CONFIG, timed("rl", 6), log)
+        assert found is not None and found["work"] == expected
+    found = progress_of(CONFIG, timed("rl", 6), [f"2026-11-27T05:17:02Z {work}", step])
+    assert found is not None and found["work"] == "", "the evaluation is over"
+    assert progress_of({}, [], []) is None
+
+
+def test_a_run_says_why_it_ended_and_its_log_has_no_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["rocstar", "train", "x.toml", "--engine.api_key=hunter2"]
+    monkeypatch.setattr("sys.argv", argv)
+    start_of(tmp_path, status="failed")
+    errors = {"no disk. Free some.": ConfigError("no disk. Free some."), "ValueError: bad": ValueError("bad")}
+    for reason, error in errors.items():
+        with contextlib.suppress(type(error)), ConsoleLog(tmp_path):
+            raise error
+        run = ViewedRun("run", tmp_path)
+        assert head_facts(run)["reason"] == reason
+    assert "hunter2" not in "".join(run.log()) and "--engine.api_key=***" in run.log()[0]

@@ -284,7 +284,12 @@ async def test_evaluations_are_drawn_listed_and_compared(evaluated: Path) -> Non
 async def test_runs_are_overlaid_and_a_task_is_found_in_all(viewed: Path, run_dir: Path) -> None:
     async with served(viewed, run_dir) as (client, address):
         _, told = await asked(client, address + "/api/overlay?run=made&run=quickstart")
-        assert all("made" in chart["screen"] or "quickstart" in chart["screen"] for chart in told["charts"])
+        assert {one["label"] for chart in told["charts"] for one in chart["series"]} == {"made", "quickstart"}
+        assert [run["name"] for run in told["runs"]] == told["differences"]["runs"] == ["made", "quickstart"]
+        assert ["rl.group_size", "4", "not set"] in told["differences"]["fields"]
+        _, found = await asked(client, address + "/api/metrics?run=made")
+        (reward,) = [one for one in found["metrics"] if one["name"] == "reward/mean"]
+        assert (reward["x"], reward["y"]) == ([1, 2], [0.6, 0.7])
         _, run = await asked(client, address + "/api/run?run=quickstart")
         assert len(run["charts"]) > 8 and run["tiles"] and sum(part["percent"] for part in run["time"]) == 100
         _, rows = await asked(client, address + "/api/list?run=made&filter=gcd&num=1")

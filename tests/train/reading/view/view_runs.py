@@ -240,6 +240,28 @@ def make_sick_run(run: Path) -> Path:
     return run
 
 
+def make_chart_run(run: Path) -> Path:
+    """A stopped run of thirty steps without trajectories, with a gap, two steps of SFT, and a log."""
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text('[run]\nname = "charts"\n[rl]\nlr = 0.5\n')
+    start = {
+        "status": "interrupted",
+        "started": "2026-01-31T12:00:00+00:00",
+        "command": ["rocstar", "train", "x"],
+    }
+    (run / "manifest.json").write_text(json.dumps({"v": 1, "starts": [start]}))
+    (run / "logs").mkdir()
+    (run / "logs" / "console.log").write_text("2026-01-31T12:00:09Z ended: interrupted\n")
+    with MetricsWriter(run / "metrics.jsonl", clock=lambda: 0.0) as writer:
+        for step in (1, 2):
+            writer.write({"loss/sft": 3.0 / step}, step=step, stage="sft", phase="sft")
+        for step in range(1, 31):
+            reward = 0.4123456789 if step == 30 else 0.5 + 0.1 * (step % 3)
+            row = {"reward/mean": float("nan") if step == 10 else reward}
+            writer.write(row, step=step, stage="one", phase="rl")
+    return run
+
+
 def groups_of(text: str = "") -> list[tuple[Task, Sequence[MadeSibling]]]:
     """The groups of each step."""
     drawn = Task(

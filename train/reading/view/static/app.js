@@ -1,6 +1,7 @@
 // Which page an address shows, the bar above it, keys, and news of the runs.
 
 import { address, current, listen } from "./api.js";
+import { clearViews } from "./chart.js";
 import { fill, h, say } from "./dom.js";
 import { openHelp } from "./help.js";
 import { has, isAnswered, kept } from "./kept.js";
@@ -21,12 +22,23 @@ const HOME = kept?.home ?? "run"; // the page of a run itself
 const main = document.getElementById("main");
 const news = new Set();
 main.dataset.updates = 0;
-let shown = null, turn = 0, connected = true, updating = false;
+let shown = null, shownPlace = "", turn = 0, connected = true, updating = false;
+
+// Ends the page: its requests, its listeners, which it adds with its signal, and what it opened over others.
+function leave(page, params) {
+  shown?.end();
+  shown = null;
+  for (const dialog of document.querySelectorAll("dialog")) dialog.remove();
+  const place = `${page} ${params.getAll("run")}`;
+  if (place === shownPlace) return; // another tab of the same run
+  shownPlace = place;
+  clearViews();
+  scrollTo(0, 0);
+}
 
 async function show() {
   const { page, params } = current(), mine = ++turn;
-  shown?.end?.();
-  shown = null;
+  leave(page, params);
   bar(page, params);
   const module = PAGES[page];
   if (!module) return fill(main, h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, kept ? "Back" : "All runs")));
@@ -72,14 +84,17 @@ async function update(names) {
 }
 
 function bar(page, params) {
-  const name = params.get("run"), of = name && page !== "overlay";
+  // The runs that a page is about: a comparison is about several.
+  const names = page === "paired" ? ["a", "b"].map((side) => (params.get(side) ?? "").replace(/:[^:]*$/, "")) : params.getAll("run");
+  const [name] = names, alone = names.length === 1;
   const link = (text, href, there) => h("a", { href, "aria-current": there ? "page" : undefined }, text);
   fill(document.getElementById("bar"),
     h("nav", { "aria-label": "pages" },
       !kept && link("Runs", "#/", page === "runs"),
-      of && link(name, address(HOME, { run: name }), page === HOME),
-      of && has("list", { run: name }) && link("Trajectories", address("list", { run: name }), page === "list"),
-      of && HOME !== "evaluation" && isAnswered("evaluation") && link("Evaluations", address("evaluation", { run: name }), page === "evaluation")),
+      [...new Set(names)].map((one) => link(one, address(HOME, { run: one }), alone && page === HOME)),
+      alone && has("list", { run: name }) && link("Trajectories", address("list", { run: name }), page === "list"),
+      alone && HOME !== "evaluation" && isAnswered("evaluation") && link("Evaluations", address("evaluation", { run: name }), page === "evaluation"),
+      !alone && names.length > 0 && link("Comparison", location.hash, true)),
     h("span", { class: "right" },
       kept ? h("span", { id: "live", class: "soft" }, `exported ${kept.made}`)
         : h("span", { id: "live", class: connected ? "soft" : "bad" }, connected ? "live" : "not connected"),

@@ -1,5 +1,7 @@
 // Elements from values. Text only ever becomes a text node, so what a policy wrote stays text.
 
+import { chart } from "./chart.js";
+
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -26,7 +28,7 @@ export function fill(element, ...children) {
 }
 
 const SHAPES = new Set(["svg", "g", "path", "line", "rect", "circle", "polyline", "polygon", "text", "tspan"]);
-const ATTRIBUTES = new Set(["class", "viewBox", "role", "aria-label", "data-chart", "x", "y", "x1", "x2", "y1",
+const ATTRIBUTES = new Set(["class", "viewBox", "role", "aria-label", "x", "y", "x1", "x2", "y1",
   "y2", "cx", "cy", "r", "rx", "dx", "d", "points", "width", "height", "fill", "stroke", "stroke-width",
   "stroke-dasharray", "opacity", "text-anchor", "font-size", "font-weight"]);
 const SVG = "http://www.w3.org/2000/svg";
@@ -34,9 +36,7 @@ const SVG = "http://www.w3.org/2000/svg";
 // A drawing of the server, built anew from the shapes and attributes that a drawing has; all else is left out.
 export function drawing(text) {
   const found = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
-  const made = found.localName === "svg" ? copied(found) : document.createElementNS(SVG, "svg");
-  if (made.dataset.chart) globalThis.showNumbersOf?.(made);
-  return made;
+  return found.localName === "svg" ? copied(found) : document.createElementNS(SVG, "svg");
 }
 
 function copied(node) {
@@ -49,8 +49,10 @@ function copied(node) {
   return element;
 }
 
-export function figure({ screen, phone, caption, wide }) {
-  return h("figure", { class: wide ? "wide" : "" },
+// A chart of numbers, or a drawing that the server made.
+export function figure(one) {
+  const { screen, phone, caption, wide } = one;
+  return one.series ? chart(one) : h("figure", { class: wide ? "wide" : "" },
     h("div", { class: "screen" }, drawing(screen)), h("div", { class: "phone" }, drawing(phone)),
     h("figcaption", {}, caption));
 }
@@ -79,6 +81,34 @@ export function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value < 1) return `${(1000 * value).toFixed(0)} ms`;
   return value < 100 ? `${value.toFixed(1)} s` : `${(value / 60).toFixed(1)} min`;
+}
+
+export function duration(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 90) return `${value.toFixed(0)} s`;
+  return value < 5400 ? `${(value / 60).toFixed(0)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+
+// A time of the server in the reader's own zone: 2026-11-27 06:12.
+export function dateTime(text) {
+  const date = new Date(text), two = (value) => String(value).padStart(2, "0");
+  if (!text || Number.isNaN(date.getTime())) return text || "–";
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
+}
+
+const STATES = { running: ["running", "accent"], complete: ["finished", "good"], interrupted: ["stopped", "quiet"], failed: ["failed", "bad"], killed: ["killed", "bad"] };
+
+export function stateChip(status) {
+  const [text, style] = STATES[status] ?? [status, "quiet"];
+  return status ? chip(text, style) : "–";
+}
+
+export function copyButton(text, label) {
+  const button = h("button", { class: "small", "aria-label": label, title: label, onclick: async () => {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "copied";
+  } }, "copy");
+  return button;
 }
 
 // Columns but the first are numbers, unless `isText`.

@@ -4,9 +4,9 @@ import { h } from "./dom.js";
 
 const KEYS = [
   ["r", "all runs"], ["o", "the run's own page"], ["t", "its trajectories"], ["e", "its evaluations"],
-  ["/", "to the filter"], ["j k", "next and previous row, sibling or turn"], ["Enter", "open the row"],
+  ["1 … 9", "tabs of the run's page"], ["/", "to the filter or search"], ["j k", "next and previous row, sibling or turn"], ["Enter", "open the row"],
   ["x", "choose the row for an export"], ["[ ]", "previous and next trajectory of the list"],
-  ["g", "the group of the trajectory"], ["c", "conversation or tokens"], ["f", "fold or unfold all calls"],
+  ["← → + −", "in a chart: values by step, zoom"], ["g", "the group of the trajectory"], ["c", "conversation or tokens"], ["f", "fold or unfold all calls"],
   ["?", "these keys"], ["Esc", "out of a field, or close"],
 ];
 

@@ -1,71 +1,112 @@
-// All runs: what each has come to. Some chosen ones are drawn into the same curves.
+// All runs: sorted, filtered and tagged; chosen ones are compared.
 
 import { address, ask } from "./api.js";
-import { fill, h, number } from "./dom.js";
+import { sparkline } from "./chart.js";
+import { chip, copyButton, dateTime, duration, fill, h, number, stateChip } from "./dom.js";
 
-const SVG = "http://www.w3.org/2000/svg";
+const COLUMNS = {
+  name: ["run", (run) => run.name], date: ["started", (run) => run.date], model: ["model", (run) => run.model], recipe: ["recipe", (run) => run.recipe],
+  steps: ["steps", (run) => run.steps], reward: ["reward", (run) => run.reward ?? -Infinity], evaluation: ["evaluation", (run) => run.evaluation?.value ?? -Infinity],
+  wall: ["wall time", (run) => run.wall_s ?? -1], status: ["state", (run) => run.status], tags: ["tags", (run) => tagsOf(run).join(" ")],
+};
+const NUMERIC = new Set(["steps", "reward"]);
+const LISTS = { training: "", evaluation: "Evaluations", recording: "Recorded chats, served conversations and rollouts" };
 
-export async function show({ root, signal, is }) {
-  const chosen = new Set();
-  const body = h("tbody"), problem = h("p", { class: "bad" });
+export async function show({ root, params, signal, is }) {
+  const chosen = new Set(), lists = h("div"), problem = h("p", { class: "bad" });
+  let sort = params.get("sort") ?? "-date", runs = [];
+  const filter = h("input", { type: "search", placeholder: "filter: name, model, recipe, state, tag", "aria-label": "filter runs", value: params.get("filter") ?? "", oninput: () => render() });
   const compare = h("button", { onclick: () => { location.hash = address("overlay", { run: [...chosen] }); } });
-  const update = async () => {
-    const { runs } = await ask("runs", {}, signal);
-    if (!is()) return;
-    fill(body, runs.map((run) => row(run, chosen, mark)));
-    problem.textContent = runs.map((run) => run.problem).filter(Boolean).join("; ");
-    mark();
-  };
+  const remove = h("button", { onclick: () => openDelete(runs.filter((run) => chosen.has(run.name))) }, "delete …");
   const mark = () => {
     compare.disabled = chosen.size < 2;
-    compare.textContent = chosen.size < 2 ? "overlay: choose two runs or more" : `overlay ${chosen.size} runs`;
+    compare.textContent = chosen.size < 2 ? "compare: choose two or more" : `compare ${chosen.size} runs`;
+    remove.hidden = !chosen.size;
   };
-  fill(root, h("h1", {}, "Runs"), h("p", {}, compare), problem,
-    h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": "runs" }, h("table", { class: "runs" },
-      h("thead", {}, h("tr", {}, ["", "run", "steps", "reward", "", "evaluation", "wall time", "status"].map((name, i) =>
-        h("th", { scope: "col", class: i > 1 && i < 4 ? "n" : "" }, name || h("span", { class: "hidden" }, i ? "curve" : "choose"))))),
-      body)));
+  const setSort = (by) => { sort = sort === by ? `-${by}` : sort === `-${by}` ? by : NUMERIC.has(by) || by === "date" || by === "evaluation" ? `-${by}` : by; render(); };
+  const render = () => {
+    const by = sort.replace(/^-/, ""), sign = sort.startsWith("-") ? -1 : 1, key = (COLUMNS[by] ?? COLUMNS.date)[1];
+    const parts = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const text = (run) => [run.name, run.model, run.recipe, run.status, run.path, ...tagsOf(run)].join(" ").toLowerCase();
+    const found = runs.filter((run) => parts.every((part) => text(run).includes(part)))
+      .sort((a, b) => sign * (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) || a.name.localeCompare(b.name));
+    fill(lists, Object.keys(LISTS).map((kind) => listOf(kind, found.filter((run) => run.kind === kind), { sort, setSort, chosen, mark, render })),
+      !found.length && h("p", { class: "soft" }, runs.length ? "No run matches the filter." : "There are no runs yet."));
+    history.replaceState(null, "", address("runs", { sort: sort === "-date" ? "" : sort, filter: filter.value }));
+    mark();
+  };
+  const update = async () => {
+    const answer = await ask("runs", {}, signal);
+    if (!is()) return;
+    runs = answer.runs;
+    problem.textContent = runs.map((run) => run.problem).filter(Boolean).join("; ");
+    const focused = lists.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
+    render();
+    if (focused) [...lists.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focused)?.focus();
+  };
+  fill(root, h("h1", {}, "Runs"), h("div", { class: "toolbar" }, filter, compare, remove), problem, lists);
   await update();
   return { title: "runs", changed: update };
 }
 
-function row(run, chosen, mark) {
-  const box = h("input", {
+function listOf(kind, runs, list) {
+  if (!runs.length) return null;
+  const columns = Object.keys(COLUMNS).filter((one) => kind === "training" || !["steps", "reward", "wall", "evaluation"].includes(one));
+  const head = (one) => {
+    const [title] = COLUMNS[one], is = list.sort.replace(/^-/, "") === one, down = list.sort.startsWith("-");
+    return h("th", { scope: "col", class: `c-${one} ${NUMERIC.has(one) ? "n" : ""}`, "aria-sort": is ? down ? "descending" : "ascending" : undefined },
+      h("button", { class: "plain", "aria-label": `sort ${kind} by ${title}`, onclick: () => list.setSort(one) }, title, is && (down ? " ↓" : " ↑")));
+  };
+  return [LISTS[kind] && h("h2", {}, LISTS[kind]), h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": LISTS[kind] || "runs" }, h("table", { class: "runs" },
+    h("thead", {}, h("tr", {}, kind === "training" && h("th", { scope: "col" }, h("span", { class: "hidden" }, "choose")), columns.map(head))),
+    h("tbody", {}, runs.map((run) => row(run, kind, columns, list)))))];
+}
+
+function row(run, kind, columns, { chosen, mark, render }) {
+  const e = run.evaluation, box = h("input", {
     type: "checkbox", "aria-label": `choose ${run.name}`, checked: chosen.has(run.name),
     onchange: () => { if (box.checked) chosen.add(run.name); else chosen.delete(run.name); mark(); },
   });
-  const e = run.evaluation;
-  return h("tr", {},
-    h("td", {}, box),
-    h("td", {}, h("a", { href: address("run", { run: run.name }), title: run.path }, run.name)),
-    h("td", { class: "n" }, number(run.steps)),
-    h("td", { class: "n" }, number(run.reward)),
-    h("td", {}, sparkline(run.curve)),
-    h("td", {}, e ? `${e.set} ${number(e.value)}${e.low === null ? "" : ` [${number(e.low)}, ${number(e.high)}]`}` : "–"),
-    h("td", {}, run.wall_s === null ? "–" : duration(run.wall_s)),
-    h("td", {}, run.status || "–"));
+  const page = kind === "evaluation" ? "evaluation" : kind === "recording" ? "list" : "run";
+  const cells = {
+    name: () => h("a", { href: address(page, { run: run.name }), title: run.path }, run.name), date: () => dateTime(run.date),
+    model: () => h("span", { title: run.model }, run.model.split("/").at(-1) || "–"), recipe: () => run.recipe || "–", steps: () => number(run.steps),
+    reward: () => h("span", { class: "sparked" }, sparkline(run.curve), number(run.reward)),
+    evaluation: () => e ? [`${e.set} `, h("b", {}, number(e.value)), e.low !== null && h("span", { class: "soft" }, ` [${number(e.low)}, ${number(e.high)}]`)] : "–",
+    wall: () => duration(run.wall_s), status: () => stateChip(run.status), tags: () => tagsCell(run, render),
+  };
+  return h("tr", {}, kind === "training" && h("td", {}, box), columns.map((one) => h("td", { class: `c-${one} ${NUMERIC.has(one) ? "n" : ""}` }, cells[one]())));
 }
 
-function duration(seconds) {
-  if (seconds < 90) return `${seconds.toFixed(0)} s`;
-  if (seconds < 5400) return `${(seconds / 60).toFixed(0)} min`;
-  return `${(seconds / 3600).toFixed(1)} h`;
+// Tags are kept by the browser: the server of this page writes nothing.
+function tagsOf(run) {
+  try { return JSON.parse(localStorage.getItem(`tags ${run.path}`) ?? "[]"); } catch { return []; }
 }
 
-function sparkline(values) {
-  const known = values.map((v, i) => [i, v]).filter(([, v]) => v !== null);
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "spark");
-  svg.setAttribute("viewBox", "0 0 120 24");
-  svg.setAttribute("aria-hidden", "true");
-  if (known.length < 2) return svg;
-  const low = Math.min(0, ...known.map(([, v]) => v)), high = Math.max(...known.map(([, v]) => v), low + 1e-9);
-  const line = document.createElementNS(SVG, "polyline");
-  line.setAttribute("points", known.map(([i, v]) =>
-    `${(2 + 116 * i / (values.length - 1)).toFixed(1)},${(22 - 20 * (v - low) / (high - low)).toFixed(1)}`).join(" "));
-  line.setAttribute("fill", "none");
-  line.setAttribute("stroke", "var(--c0)");
-  line.setAttribute("stroke-width", "1.6");
-  svg.append(line);
-  return svg;
+function setTags(run, tags) {
+  try { localStorage.setItem(`tags ${run.path}`, JSON.stringify([...new Set(tags)])); } catch { /* a browser may forbid it */ }
+}
+
+function tagsCell(run, render) {
+  const field = h("input", { class: "tag", "aria-label": `add a tag to ${run.name}`, placeholder: "+ tag", size: 5, onkeydown: (event) => {
+    if (event.key !== "Enter" || !field.value.trim()) return;
+    setTags(run, [...tagsOf(run), field.value.trim()]);
+    render();
+  } });
+  return h("span", { class: "tags" }, tagsOf(run).map((tag) => h("button", { class: "chip accent", title: "remove this tag", "aria-label": `remove the tag ${tag} of ${run.name}`,
+    onclick: () => { setTags(run, tagsOf(run).filter((one) => one !== tag)); render(); } }, `${tag} ×`)), field);
+}
+
+// The server of this page writes nothing, so a run is deleted by a command. A running one is left out.
+function openDelete(runs) {
+  const running = runs.filter((run) => run.status === "running"), others = runs.filter((run) => run.status !== "running");
+  const command = `rm -r -- ${others.map((run) => `'${run.path.replaceAll("'", "'\\''")}'`).join(" ")}`;
+  const dialog = h("dialog", { "aria-label": "delete runs", onclose: () => dialog.remove() },
+    h("h2", {}, `Delete ${others.length === 1 ? others[0].name : `${others.length} runs`}?`),
+    running.length > 0 && h("p", { class: "bad" }, `${running.map((run) => run.name).join(", ")}: running, so not deleted. Stop it first.`),
+    others.length > 0 && [h("p", {}, "This page cannot write. Run this command on the machine that has the runs; it cannot be undone."),
+      h("pre", {}, command), h("p", {}, copyButton(command, "copy the command"))],
+    h("button", { onclick: () => dialog.close() }, "close"));
+  document.body.append(dialog);
+  dialog.showModal();
 }
