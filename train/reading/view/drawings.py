@@ -90,7 +90,7 @@ def _throughput(rows: Sequence[Row]) -> list[Chart]:
     return [Chart(title="Tokens per second", unit="tokens/s", series=series, caption=caption)][: bool(speeds)]
 
 
-def task_chart(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the share of correct attempts at a task over the steps, a curve for each run."""
     series = [
         Series(
@@ -112,7 +112,7 @@ def task_chart(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[st
     ).as_json()
 
 
-def pass_rate_chart(groups: Sequence[int], step: int) -> dict[str, Any]:
+def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
     """Return the number of groups by their number of correct siblings."""
     caption = "From the left: groups with no correct sibling, with one, and so on. Both ends give no signal."
     return stacked(

@@ -61,7 +61,7 @@ def _sums(listing: Listing, steps: npt.NDArray[Any]) -> list[npt.NDArray[np.floa
     return sums
 
 
-def families_chart(found: list[dict[str, Any]]) -> Chart | None:
+def families_drawing(found: list[dict[str, Any]]) -> Chart | None:
     """Return the mean reward of the largest families over the steps, or None for fewer than two families."""
     if len(found) < 2:
         return None

@@ -19,7 +19,7 @@ from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view import drawings
 from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
 from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_page, grid
-from rocstar.train.reading.view.families import families, families_chart
+from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.group_page import group, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.run_facts import differing_fields, head_facts, metrics_of, summary, tiles_of
@@ -100,7 +100,7 @@ class RunReader:
         if not len(listing.rows):
             raise NothingThereError(f"{name} has no finished step")
         found = pass_rates(listing, step=int(listing.rows["step"].max()) if step is None else step)
-        return {**found, "drawing": drawings.pass_rate_chart(found["groups"], found["step"])}
+        return {**found, "drawing": drawings.pass_rate_drawing(found["groups"], found["step"])}
 
     def overlay(self, names: Sequence[str]) -> dict[str, Any]:
         """Return several runs in the same charts, and the fields in which their recipes differ."""
@@ -187,7 +187,7 @@ class RunReader:
     def families(self, name: str) -> dict[str, Any]:
         """Return the rewards by source of the tasks."""
         found = families(self._listing(name, STEPS))
-        chart = families_chart(found)
+        chart = families_drawing(found)
         return {"families": found, "drawing": None if chart is None else chart.as_json()}
 
     def timeline(self, name: str, step: int) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class RunReader:
             "task": format(task, "x"),
             "name": self._listing(name, STEPS).names.get(task, ""),
             "runs": found,
-            "drawing": drawings.task_chart(found),
+            "drawing": drawings.task_drawing(found),
         }
 
     def evaluation(self, name: str, step: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Facts of a run: its line in the list, its state and progress, its recipe, its starts, and its metrics."""
 
+import json
 import math
 import re
 import shlex
@@ -12,6 +13,7 @@ from typing import Any
 from rocstar.engine.charts.drawing import format_value
 from rocstar.engine.progress.progress import duration
 from rocstar.train.evaluation.evaluation_folder import RESULTS
+from rocstar.train.reading.view.chart import finite
 from rocstar.train.reading.view.curves import PlottedEvaluation, evaluations, main_set_of, rows_of
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.recipe.config import Recipe
@@ -99,7 +101,7 @@ def head_facts(run: ViewedRun) -> dict[str, Any]:
         "reason": _ending(log) if run.status() in ("interrupted", "failed") else "",
         "base": base,
         "differences": differences(config, base) if config else [],
-        "fields": [[name, str(value)] for name, value in sorted(flat_fields(config).items())],
+        "fields": [[name, _toml(value)] for name, value in sorted(flat_fields(config).items())],
         "starts": [_start(start) for start in starts],
         "problem": "; ".join(filter(None, (run.problem, problem))),
     }
@@ -158,8 +160,13 @@ def differing_fields(tables: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     for name in sorted({name for table in tables for name in table}):
         values = [table.get(name) for table in tables]
         if any(not _is_same(values[0], value) for value in values[1:]):
-            found.append([name, *("not set" if value is None else str(value) for value in values)])
+            found.append([name, *("not set" if value is None else _toml(value) for value in values)])
     return found
+
+
+def _toml(value: Any) -> str:
+    """Return a value about as config.toml has it; a text without its quotes."""
+    return value if isinstance(value, str) and value else json.dumps(value, default=str)
 
 
 def _is_same(value: Any, other: Any) -> bool:
@@ -258,7 +265,7 @@ def metrics_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "meaning": meaning,
             "phase": phase,
             "x": [row["step"] for row in shown],
-            "y": [number(row, name) for row in shown],
+            "y": [finite(number(row, name)) for row in shown],
         })  # fmt: skip
     return metrics
 

@@ -7,7 +7,7 @@ import pytest
 
 from rocstar.train.reading.view.chart import Chart, Series
 from rocstar.train.reading.view.curves import Plot, plot_chart
-from rocstar.train.reading.view.drawings import FIRST, MAX_FIRST, charts, overlays, task_chart
+from rocstar.train.reading.view.drawings import FIRST, MAX_FIRST, charts, overlays, task_drawing
 from rocstar.train.record.metrics import UnknownMetricError
 
 
@@ -82,5 +82,5 @@ def test_a_value_that_is_not_finite_is_a_gap_and_steps_are_each_series_own() -> 
 
 
 def test_a_task_has_a_wide_chart() -> None:
-    drawn = task_chart({"mine": [{"step": 1, "correct": 1, "attempts": 4}]})
+    drawn = task_drawing({"mine": [{"step": 1, "correct": 1, "attempts": 4}]})
     assert drawn["wide"] and told(drawn) == ("Solved", [[0.25]])

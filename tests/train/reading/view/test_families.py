@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rocstar.engine.record.reading import export_lines
-from rocstar.train.reading.view.families import families, families_chart
+from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.trajectory_filter import filter_trajectories
 from rocstar.train.reading.view.viewed_run import records_of
@@ -40,9 +40,9 @@ def test_each_family_has_its_own_reward(run: Path) -> None:
     assert [(one["name"], one["trajectories"]) for one in told] == [("sum of two", 64), ("gcd", 32)]
     assert [(one["first"], one["last"]) for one in told] == [(1.5 / 8, 7.5 / 8), (0.5, 0.5)]
     assert told[0]["rewards"] == [step / 8 for step in range(1, 9)] and told[1]["correct"] == 0.5
-    chart = families_chart(told)
+    chart = families_drawing(told)
     assert chart is not None and [one.label for one in chart.series] == ["sum of two", "gcd"]
-    assert families_chart(told[:1]) is None
+    assert families_drawing(told[:1]) is None
 
 
 def test_lines_have_the_same_families_and_times(run: Path, tmp_path: Path) -> None:

@@ -667,7 +667,7 @@ def test_the_learning_rate_and_the_console_are_two_clicks_from_the_run(
     page: Page, served: ServedPage
 ) -> None:
     page.goto(served.address + "#/run?run=charts")
-    page.get_by_role("link", name=re.compile("differ")).click()
+    page.get_by_role("link", name="recipe charts").click()
     page.get_by_label("search fields").fill("rl.lr")
     expect(page.get_by_role("region", name="fields of the recipe")).to_contain_text("rl.lr0.5")
     expect(page.get_by_role("region", name="differences")).to_contain_text("rl.lr0.5")

@@ -247,7 +247,7 @@ def make_chart_run(run: Path) -> Path:
     start = {
         "status": "interrupted",
         "started": "2026-01-31T12:00:00+00:00",
-        "command": ["rocstar", "train", "x"],
+        "command": ["rocstar", "train", "charts"],
     }
     (run / "manifest.json").write_text(json.dumps({"v": 1, "starts": [start]}))
     (run / "logs").mkdir()

@@ -394,8 +394,9 @@ function formatTick(value, unit) {
   return Math.abs(value) >= 10_000 ? `${Number((value / 1000).toPrecision(6)).toLocaleString("en")}k` : value.toLocaleString("en", { maximumSignificantDigits: 6 });
 }
 
-// A small line without axes.
-export function sparkline(values) {
+// A small line without axes, of at most about 240 values: it is 84 pixels wide.
+export function sparkline(all) {
+  const every = Math.ceil(all.length / 240), values = all.filter((_, i) => i % every === 0);
   const svg = make("svg", { class: "spark", viewBox: "0 0 120 24", "aria-hidden": "true" });
   const known = values.filter((v) => v !== null);
   if (known.length < 2) return svg;

@@ -96,6 +96,11 @@ export function dateTime(text) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
 }
 
+// A dotted name, which may break behind a dot or an underscore.
+export function dotted(name) {
+  return h("code", {}, name.split(/(?<=[._/])/).map((part) => [h("wbr"), part]));
+}
+
 const STATES = { running: ["running", "accent"], complete: ["finished", "good"], interrupted: ["stopped", "quiet"], failed: ["failed", "bad"], killed: ["killed", "bad"] };
 
 export function stateChip(status) {

@@ -2,7 +2,7 @@
 
 import { address, ask } from "./api.js";
 import { smoothingControl } from "./chart.js";
-import { dateTime, figure, fill, h, number, stateChip, table } from "./dom.js";
+import { dateTime, dotted, figure, fill, h, number, stateChip, table } from "./dom.js";
 
 const MOST_SHOWN = 20;
 
@@ -14,7 +14,7 @@ export async function show({ root, params, signal, is }) {
     const y = scrollY, box = h("div", { class: "charts" }, charts.map(figure));
     fill(root, h("h1", {}, `Comparison of ${runs.length} runs`),
       table(["run", "state", "started", "model", "recipe", "steps", "reward", "evaluation"], runs.map((run, k) => [
-        [mark(k), h("a", { href: address("run", { run: run.name }) }, run.name)], stateChip(run.status), dateTime(run.date), run.model || "–", run.recipe || "–",
+        h("span", { class: "nowrap" }, mark(k), h("a", { href: address("run", { run: run.name }) }, run.name)), stateChip(run.status), h("span", { class: "nowrap" }, dateTime(run.date)), run.model || "–", run.recipe || "–",
         number(run.steps), number(run.reward), run.evaluation ? `${run.evaluation.set} ${number(run.evaluation.value)}` : "–"]), "runs", true),
       pairsOf(runs),
       h("h2", {}, "Recipe"), recipesOf(differences),
@@ -35,7 +35,7 @@ function mark(k) {
 function recipesOf({ runs, fields }) {
   if (runs.length < 2) return h("p", { class: "soft" }, "Fewer than two of these runs have a config.toml.");
   if (!fields.length) return h("p", { class: "soft" }, "No field differs.");
-  const some = (rows) => table(["field", ...runs], rows.map(([name, ...values]) => [h("code", {}, name), ...values]), "fields that differ", true);
+  const some = (rows) => table(["field", ...runs], rows.map(([name, ...values]) => [dotted(name), ...values]), "fields that differ", true);
   return [some(fields.slice(0, MOST_SHOWN)), fields.length > MOST_SHOWN && h("details", { class: "fold" },
     h("summary", {}, `${fields.length - MOST_SHOWN} more fields that differ`), some(fields.slice(MOST_SHOWN)))];
 }

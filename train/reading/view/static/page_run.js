@@ -2,7 +2,7 @@
 
 import { address, ask } from "./api.js";
 import { smoothingControl, sparkline } from "./chart.js";
-import { chip, copyButton, dateTime, duration, figure, fill, h, number, stateChip, STYLE_OF, table, words } from "./dom.js";
+import { chip, copyButton, dateTime, dotted, duration, figure, fill, h, number, stateChip, STYLE_OF, table, words } from "./dom.js";
 import { has, kept } from "./kept.js";
 
 const TABS = { overview: "Overview", metrics: "Metrics", alarms: "Alarms", time: "Time", groups: "Groups", families: "Families", recipe: "Recipe", log: "Console" };
@@ -16,19 +16,22 @@ export async function show({ root, params, signal, is }) {
   const update = async () => {
     const run = await ask("run", { run: name }, signal);
     if (!is()) return;
-    const alarms = tab === "overview" || tab === "alarms" ? run.steps && has("alarms", { run: name }) ? await listed("alarms") : null : null;
-    if (!is()) return;
+    const alarms = (tab === "overview" || tab === "alarms") && run.steps && has("alarms", { run: name }) ? listed("alarms") : null;
     const y = scrollY;
     fill(head, headOf(run));
     there = Object.keys(TABS).filter((one) => isThere(one, run, name));
     fill(tabs, there.map((one) => h("a", { href: address("run", { run: name, tab: one === "overview" ? "" : one }), "aria-current": one === tab ? "page" : undefined }, TABS[one])));
     if (!root.firstChild) fill(root, head, tabs, body);
     if (shows) await shows(run);
-    else if (tab === "alarms") fill(body, alarmsOf(name, alarms));
+    else if (tab === "alarms") fill(body, alarmsOf(name, await alarms));
     else if (tab === "time") fill(body, shares(run.time), charts(run, "time"));
     else if (tab === "groups") fill(body, await groupsOf(name, run, listed));
     else if (tab === "families") fill(body, familiesOf(name, await listed("families")));
-    else fill(body, alarmLine(name, alarms), charts(run, "overview"), kept && toRead(name, await listed("list")));
+    else {
+      const line = h("p", { class: "alarmline" }, [...(body.querySelector(".alarmline")?.childNodes ?? [])]);
+      fill(body, line, charts(run, "overview"), kept && toRead(name, await listed("list")));
+      alarms?.then((found) => fill(line, alarmLine(name, found))); // a diagnosis takes longer than the charts
+    }
     if (is()) scrollTo(0, y);
   };
   await update();
@@ -59,8 +62,8 @@ function headOf(run) {
     run.growing && h("p", { class: "soft small", id: "growing" }, `Step ${run.growing.step} is being rolled out: ${(run.growing.bytes / 1e6).toFixed(1)} MB of trajectories so far`),
     h("dl", { class: "headfacts" },
       fact("model", run.model),
-      fact("recipe", run.fields.length > 0 && h("a", { href: address("run", { run: name, tab: "recipe" }) }, run.recipe || "recipe",
-        ` · ${differing === 1 ? "1 field differs" : `${differing || "no"} fields differ`} from ${run.base ? "the shipped one" : "the defaults"}`)),
+      fact("recipe", run.fields.length > 0 && [h("a", { href: address("run", { run: name, tab: "recipe" }), "aria-label": `recipe ${run.recipe}` }, run.recipe || "config.toml"),
+        h("span", { class: "soft" }, ` · ${differing === 1 ? "1 field differs" : `${differing || "no"} fields differ`} from the ${run.base ? "shipped one" : "defaults"}`)]),
       fact("started", last && [dateTime(run.starts[0].started), run.starts.length > 1 && h("span", { class: "soft" }, ` · ${run.starts.length} starts`)]),
       fact("commit", last?.commit && h("code", {}, last.commit)),
       fact("machine", last && h("span", { title: last.machine }, [machine[0], ...machine.slice(2)].join(", "))),
@@ -124,12 +127,12 @@ function recipe(body) {
   const results = h("div"), changed = h("div"), rest = h("div");
   let run = null;
   fill(body, changed, h("h2", {}, "All fields"), h("div", { class: "toolbar" }, search), results, rest);
-  const render = () => fill(results, table(["field", "value"], run.fields.filter(([name]) => name.includes(search.value.trim())).map(([name, value]) => [h("code", {}, name), value]), "fields of the recipe", true));
+  const render = () => fill(results, table(["field", "value"], run.fields.filter(([name]) => name.includes(search.value.trim())).map(([name, value]) => [dotted(name), value]), "fields of the recipe", true));
   return (now) => {
     run = now;
     const base = run.base ? `the shipped recipe ${run.base}` : "the defaults";
     fill(changed, h("h2", {}, `Differences from ${base}`), run.differences.length ? table(["field", "this run", run.base ? "shipped" : "default"],
-      run.differences.map(([name, ...values]) => [h("code", {}, name), ...values]), "differences", true) : h("p", { class: "soft" }, "None."));
+      run.differences.map(([name, ...values]) => [dotted(name), ...values]), "differences", true) : h("p", { class: "soft" }, "None."));
     fill(rest, h("details", { class: "fold" }, h("summary", {}, "config.toml"), h("pre", {}, run.config)),
       run.starts.length > 0 && [h("h2", {}, "Starts"), table(["started", "end", "commit", "versions", "machine", "command"],
         run.starts.map((one) => [dateTime(one.started), one.end, one.commit, one.versions, one.machine, h("code", {}, one.command)]), "starts", true)]);
@@ -177,8 +180,8 @@ const KIND_STYLE = { liveness: "bad", health: "bad", advice: "quiet" };
 // The active alarms in one line, with a link to what `rocstar doctor` says about them.
 function alarmLine(run, found) {
   if (!found || found.problem || !found.standing.length) return null;
-  return h("p", { class: "alarmline" }, h("a", { href: address("run", { run, tab: "alarms" }) }, `${found.standing.length} active alarm${found.standing.length > 1 ? "s" : ""}`), ": ",
-    found.standing.map((one) => [chip(words(one.alarm), KIND_STYLE[one.kind]), " "]));
+  return [h("a", { href: address("run", { run, tab: "alarms" }) }, `${found.standing.length} active alarm${found.standing.length > 1 ? "s" : ""}`), ": ",
+    found.standing.map((one) => [chip(words(one.alarm), KIND_STYLE[one.kind]), " "])];
 }
 
 function alarmsOf(run, found) {
@@ -208,7 +211,7 @@ function toRead(run, list) {
   if (!list?.rows?.length && !list?.problems?.length) return null;
   return [h("h2", {}, `${list.rows.length} trajectories to read`), list.problems.map((problem) => h("p", { class: "soft" }, problem)),
     table(["trajectory", "step", "verdict", "outcome", "turns", "calls", "errors", "tokens"], list.rows.map((row) => [
-      h("a", { href: address("trajectory", { run, file: row.file, row: row.row }) }, `${row.name} #${row.sibling}`), row.step,
+      h("a", { href: address("trajectory", { run, file: row.file, row: row.row }) }, row.question || row.name, ` #${row.sibling}`), row.step,
       chip(row.verdict, STYLE_OF[row.verdict]), words(row.bucket), row.turns, row.calls, row.errors, number(row.tokens)]), "trajectories to read")];
 }
 
