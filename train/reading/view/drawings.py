@@ -31,22 +31,43 @@ MAX_FIRST = 6
 FIRST = (REWARD.title, "Held-out score", ERRORS.title, LENGTH.title, MISMATCH.title, STEP_TIME.title)
 """The charts of the first tab by title. A run without some of them has the next ones of PLOTS there."""
 PHASE_COLORS = dict(zip(PHASES, (0, 8, 5, 4, 3, 2, 6, 1, 7), strict=True))
-STATUS, STATUS_COLORS = "tool/status/", 9
-LEDGER_COLORS = {"kept": 0, "dropped positive": 4, "dropped negative": 5, "no signal": 7, "failed": 1}
+LEDGER_COLORS = (
+    ("ledger/kept", 0), ("ledger/dropped_positive", 4), ("ledger/dropped_negative", 5),
+    ("ledger/no_signal", 7), ("ledger/failed", 1),
+)  # fmt: skip
+SPEED = "Tokens that the policy wrote, divided by the wall time of the step."
+TIME = "The wall time of each step by phase; phases are exclusive."
+OUTCOMES = (
+    "The outcome of every generated trajectory: kept for the learner, dropped by RoC, in a group whose "
+    "rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
+)
+STATUSES = "Tool calls of each step by the status in which they ended."
 
 
 def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return a run's charts that show anything, each with its `tab` of the run page."""
-    curves = [*_curves({"": rows}), *_throughput(rows)]
-    has_steps = bool(rows_of(rows, "rl"))
-    order = FIRST if has_steps else (SFT_LOSS.title, *FIRST)
+    curves, steps = _curves({"": rows}), rows_of(rows, "rl")
+    speeds = [
+        (row["step"], written / seconds)
+        for row in steps
+        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
+    ]
+    if speeds:
+        series = [Series(label="", points=speeds, color=0)]
+        curves.append(Chart(title="Tokens per second", unit="tokens/s", series=series, caption=SPEED))
+    order = FIRST if steps else (SFT_LOSS.title, *FIRST)
     ranks = {title: rank for rank, title in enumerate(order)}
     # sorted() is stable: the others follow in the order of PLOTS.
     first = sorted(curves, key=lambda one: ranks.get(one.title, len(ranks)))[:MAX_FIRST]
-    tabs: list[tuple[str, Chart | None]] = [("overview", one) for one in first]
+    tabs = [("overview", one) for one in first]
     tabs += [("metrics", one) for one in curves if one not in first]
-    tabs += [("time", time_bars(rows)), ("groups", ledger_bars(rows)), ("metrics", status_bars(rows))]
-    return [one.as_json() | {"tab": tab} for tab, one in tabs if one is not None]
+    times = [(f"time/{part['name'].replace(' ', '_')}", part["color"]) for part in time_parts(rows)]
+    names = sorted({name for row in steps for name in row if name.startswith("tool/status/")})
+    statuses = [(name, place % MAX_OVERLAID) for place, name in enumerate(names)]
+    tabs += [("time", one) for one in _bars(rows, "Time of each step", "s", TIME, times)]
+    tabs += [("groups", one) for one in _bars(rows, "Outcomes", "trajectories", OUTCOMES, LEDGER_COLORS)]
+    tabs += [("metrics", one) for one in _bars(rows, "Tool calls", "calls", STATUSES, statuses)]
+    return [one.as_json() | {"tab": tab} for tab, one in tabs]
 
 
 def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
@@ -77,17 +98,6 @@ def _scores(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Chart]:
         Chart(title=title, unit="reward", subtitle="avg@k", series=series, top=1.0, caption=caption)
         for title, series in by_title.items()
     ]
-
-
-def _throughput(rows: Sequence[Row]) -> list[Chart]:
-    speeds = [
-        (row["step"], written / seconds)
-        for row in rows_of(rows, "rl")
-        if (written := number(row, "tokens/generated")) and (seconds := number(row, "time/step"))
-    ]
-    caption = "Tokens that the policy wrote, divided by the wall time of the step."
-    series = [Series(label="", points=speeds, color=0)]
-    return [Chart(title="Tokens per second", unit="tokens/s", series=series, caption=caption)][: bool(speeds)]
 
 
 def task_drawing(over_steps: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -128,64 +138,27 @@ def pass_rate_drawing(groups: Sequence[int], step: int) -> dict[str, Any]:
 
 def time_parts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Name, percent and colour of each phase that took time in the whole run; the percents sum to 100."""
-    steps = _timed(rows)
+    steps = [row for row in rows_of(rows, "rl") if number(row, "time/step") is not None]
     sums = {f"time/{p}": math.fsum(number(row, f"time/{p}") or 0.0 for row in steps) for p in PHASES}
     return [
-        {"name": _words(name), "percent": percent, "color": PHASE_COLORS[name]}
+        {"name": name.replace("_", " "), "percent": percent, "color": PHASE_COLORS[name]}
         for name, percent in time_percents(sums).items()
     ]
 
 
-def time_bars(rows: Sequence[Row]) -> Chart | None:
-    """Each step's wall time; None for a run that measured none."""
-    steps = _timed(rows)
-    if not steps:
-        return None
-    shown = {part["name"] for part in time_parts(rows)}
-    parts = {
-        _words(p): [number(row, f"time/{p}") or 0.0 for row in steps] for p in PHASES if _words(p) in shown
-    }
-    colors = {_words(name): color for name, color in PHASE_COLORS.items()}
-    xs = [row["step"] for row in steps]
-    caption = "The wall time of each step by phase; phases are exclusive."
-    return stacked("Time of each step", "s", xs, parts, colors=colors, caption=caption, is_wide=True)
-
-
-def ledger_bars(rows: Sequence[Row]) -> Chart | None:
-    """The outcome of each step's trajectories; None for a run without a ledger."""
-    steps = [row for row in rows_of(rows, "rl") if number(row, "ledger/generated") is not None]
-    if not steps:
-        return None
-    parts = {
-        name: [number(row, f"ledger/{name.replace(' ', '_')}") or 0.0 for row in steps]
-        for name in LEDGER_COLORS
-    }
-    parts = {name: counts for name, counts in parts.items() if any(counts)}
-    xs = [row["step"] for row in steps]
-    caption = "The outcome of every generated trajectory: kept for the learner, dropped by RoC, in a group "
-    caption += "whose rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
-    return stacked("Outcomes", "trajectories", xs, parts, colors=LEDGER_COLORS, caption=caption, is_wide=True)
-
-
-def status_bars(rows: Sequence[Row]) -> Chart | None:
-    """How the tool calls of each step ended; None for a run without any."""
-    steps = rows_of(rows, "rl")
-    names = sorted({name for row in steps for name in row if name.startswith(STATUS)})
-    parts = {
-        _words(name.removeprefix(STATUS)): [number(row, name) or 0.0 for row in steps]
-        for name in names
+def _bars(
+    rows: Sequence[Row], title: str, unit: str, caption: str, metrics: Sequence[tuple[str, int]]
+) -> list[Chart]:
+    """Return the chart of the sum of some metrics, each with its colour, at each step that has any of them"""
+    steps = [row for row in rows_of(rows, "rl") if any(number(row, name) for name, _ in metrics)]
+    series = [
+        Series(
+            label=name.rpartition("/")[2].replace("_", " "),
+            points=[(row["step"], number(row, name) or 0.0) for row in steps],
+            color=color,
+        )
+        for name, color in metrics
         if any(number(row, name) for row in steps)
-    }
-    if not parts:
-        return None
-    colors = {name: place % STATUS_COLORS for place, name in enumerate(parts)}
-    xs, caption = [row["step"] for row in steps], "Tool calls of each step by the status in which they ended."
-    return stacked("Tool calls", "calls", xs, parts, colors=colors, caption=caption, is_wide=True)
-
-
-def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows_of(rows, "rl") if number(row, "time/step") is not None]
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+    ]
+    chart = Chart(title=title, unit=unit, series=series, caption=caption, is_wide=True, is_stacked=True)
+    return [chart] if series else []

@@ -3,16 +3,12 @@
     metrics.jsonl, config.toml, manifest.json, ten trajectories of first and last step ──> RUN/report.html
     results.json, manifest.json, config.toml, at most 40 attempts ──> EVALUATION/report.html
 
-    python -m rocstar.train.reading.view.report RUN   writes RUN/report.html
-
 Of a run only the records of its first and its last step are opened, so that memory does not grow with the
 number of steps. A report can be made at any time, also while the run continues.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,10 +21,10 @@ from rocstar.train.reading.view.document import build_document, now_as_text, sta
 from rocstar.train.reading.view.evaluation_page import select_attempts
 from rocstar.train.reading.view.export_page import ExportedResponses
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.run_facts import NUMBERS, numbers_of
+from rocstar.train.reading.view.run_facts import metrics_of
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun, records_of, sets_of
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
+from rocstar.train.record.metrics import Row, read_metrics
 from rocstar.train.record.run_directory import REPORT, replace_text
 
 NUM_TRAJECTORIES: Final = 10
@@ -78,9 +74,9 @@ def report_page(run_dir: Path) -> str:
         kept.keep_tokens(STEPS, place)
     about = _about("run", len(places) - len(shown), run=name)
     kept.keep_run_tabs()
-    return build_document(
-        f"rocstar: {name}", about, kept.texts, static_table(name, NUMBERS, numbers_of(rows))
-    )
+    columns = ("name", "first", "last", "unit", "meaning")
+    table = static_table(name, columns, ([one[column] for column in columns] for one in metrics_of(rows)))
+    return build_document(f"rocstar: {name}", about, kept.texts, table)
 
 
 def write_eval_report(folder: Path, *, reveal: bool = False) -> Path:
@@ -120,23 +116,3 @@ def _ends(steps: Sequence[Any]) -> list[Any]:
 def _about(page: str, left_out: int, **params: str) -> dict[str, Any]:
     start = f"#/{page}?{urlencode(params)}"
     return {"made": now_as_text(), "home": page, "start": start, "left_out": left_out}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line of this module; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rocstar.train.reading.view.report", description="Make report.html of a run."
-    )
-    parser.add_argument("run", type=Path, help="a run directory")
-    arguments = parser.parse_args(argv)
-    try:
-        path = write_report(arguments.run)
-    except (ConfigError, MetricsFileError, OSError) as error:
-        print(f"report: {error}", file=sys.stderr)
-        return 2
-    print(path)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

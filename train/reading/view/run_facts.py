@@ -230,14 +230,6 @@ def _interval(e: PlottedEvaluation) -> str:
     return f"[{e.low:.2f}, {e.high:.2f}]" if e.low is not None and e.high is not None else ""
 
 
-NUMBERS = ("metric", "first", "last", "unit", "meaning")
-
-
-def numbers_of(rows: Sequence[Row]) -> list[list[str]]:
-    """Return every metric with its values in the first and the last row that could have it."""
-    return [[one[key] for key in ("name", *NUMBERS[1:])] for one in metrics_of(rows)]
-
-
 def metrics_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return every metric with its values at all steps, and those of the first and last row that could have
     it as texts."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.train.reading.view.run_facts import head_facts, numbers_of, progress_of, summary, tiles_of
+from rocstar.train.reading.view.run_facts import head_facts, metrics_of, progress_of, summary, tiles_of
 from rocstar.train.reading.view.viewed_run import ViewedRun
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -25,7 +25,7 @@ def row(step: int, phase: str = "rl", **metrics: float | None) -> dict[str, Any]
 
 def cells_of(rows: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
     """First and last value by metric, as the page shows them."""
-    return {name: (first, last) for name, first, last, _, _ in numbers_of(rows)}
+    return {one["name"]: (one["first"], one["last"]) for one in metrics_of(rows)}
 
 
 def test_a_reason_that_nobody_ended_for_in_the_last_step_is_zero_and_the_shares_add_up() -> None:

@@ -21,7 +21,7 @@ export async function show({ root, params, signal, is }) {
     fill(head, headOf(run));
     there = Object.keys(TABS).filter((one) => isThere(one, run, name));
     fill(tabs, there.map((one) => h("a", { href: address("run", { run: name, tab: one === "overview" ? "" : one }), "aria-current": one === tab ? "page" : undefined }, TABS[one])));
-    if (!root.firstChild) fill(root, head, tabs, body);
+    if (!root.firstChild) fill(root, head, tabs, h("h2", { class: "hidden" }, TABS[tab]), body);
     if (shows) await shows(run);
     else if (tab === "alarms") fill(body, alarmsOf(name, await alarms));
     else if (tab === "time") fill(body, shares(run.time), charts(run, "time"));
@@ -63,7 +63,7 @@ function headOf(run) {
     h("dl", { class: "headfacts" },
       fact("model", run.model),
       fact("recipe", run.fields.length > 0 && [h("a", { href: address("run", { run: name, tab: "recipe" }), "aria-label": `recipe ${run.recipe}` }, run.recipe || "config.toml"),
-        h("span", { class: "soft" }, ` · ${differing === 1 ? "1 field differs" : `${differing || "no"} fields differ`} from the ${run.base ? "shipped one" : "defaults"}`)]),
+        h("span", { class: "soft" }, ` · ${differing ? `${differing} field${differing > 1 ? "s differ" : " differs"} from the ${run.base ? "shipped recipe" : "defaults"}` : run.base ? "as shipped" : "all defaults"}`)]),
       fact("started", last && [dateTime(run.starts[0].started), run.starts.length > 1 && h("span", { class: "soft" }, ` · ${run.starts.length} starts`)]),
       fact("commit", last?.commit && h("code", {}, last.commit)),
       fact("machine", last && h("span", { title: last.machine }, [machine[0], ...machine.slice(2)].join(", "))),
