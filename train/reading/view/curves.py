@@ -49,7 +49,7 @@ class Plot:
 REWARD = Plot(
     title="Reward",
     keys={"reward/mean": "training"},
-    subtitle="mean of the generated trajectories",
+    subtitle="mean",
     top=1.0,
     caption="Mean reward of the generated trajectories; with rewards of 1 and 0 the share judged correct. "
     "Dots with whiskers: share of correct attempts in held-out evaluation, with its 95% interval.",

@@ -26,6 +26,7 @@ from rocstar.train.record.run_directory import METRICS
 
 RECENT = 10
 """The rows of which the remaining time is estimated."""
+KILLED = "the process ended without a message, for example for lack of memory"
 _TIMED = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z (.*)", re.DOTALL)
 _STEP = re.compile(r"(step|sft) [\d,]+/[\d,]+ ")
 _WORK = re.compile(r"[^:]+: .*[\d,]+ of [\d,]+ .*")
@@ -92,13 +93,17 @@ def _recipe_name(config: Mapping[str, Any], starts: Sequence[Mapping[str, Any]])
 
 def head_facts(run: ViewedRun) -> dict[str, Any]:
     """Return state, progress, recipe and starts of a run, for the head of its page."""
-    rows, config, log = run.metrics(), run.config(), run.log()
+    rows, config, log, status = run.metrics(), run.config(), run.log(), run.status()
     starts, problem = _starts(run)
     name = _recipe_name(config, starts)
     base = name if name in shipped_recipes() else ""
     return {
-        "progress": progress_of(config, rows, log) if run.status() == "running" else None,
-        "reason": _ending(log) if run.status() in ("interrupted", "failed") else "",
+        "progress": progress_of(config, rows, log) if status == "running" else None,
+        "reason": KILLED
+        if status == "killed"
+        else _ending(log)
+        if status in ("interrupted", "failed")
+        else "",
         "base": base,
         "differences": differences(config, base) if config else [],
         "fields": [[name, _toml(value)] for name, value in sorted(flat_fields(config).items())],

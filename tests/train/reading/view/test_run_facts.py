@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from rocstar.train.reading.view.run_facts import head_facts, metrics_of, progress_of, summary, tiles_of
+from rocstar.train.reading.view.run_facts import (
+    KILLED,
+    head_facts,
+    metrics_of,
+    progress_of,
+    summary,
+    tiles_of,
+)
 from rocstar.train.reading.view.viewed_run import ViewedRun
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -91,7 +98,7 @@ def start_of(run: Path, **changes: Any) -> None:
     """Write manifest.json with a start of this test's process, changed."""
     with recorded(run, Recipe(), world_size=1):
         pass
-    (start,) = json.loads((run / "manifest.json").read_text())["starts"]
+    start = json.loads((run / "manifest.json").read_text())["starts"][-1]
     (run / "manifest.json").write_text(json.dumps({"v": 1, "starts": [start, start | changes]}))
 
 
@@ -186,4 +193,6 @@ def test_a_run_says_why_it_ended_and_its_log_has_no_secrets(
             raise error
         run = ViewedRun("run", tmp_path)
         assert head_facts(run)["reason"] == reason
+    start_of(tmp_path, status="running")
+    assert head_facts(run)["reason"] == KILLED, "no process has its lock"
     assert "hunter2" not in "".join(run.log()) and "--engine.api_key=***" in run.log()[0]
