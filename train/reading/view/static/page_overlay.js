@@ -4,7 +4,7 @@ import { address, ask } from "./api.js";
 import { smoothingControl } from "./chart.js";
 import { dateTime, dotted, figure, fill, h, number, stateChip, table } from "./dom.js";
 
-const MOST_SHOWN = 20;
+const MOST_SHOWN = 20, COLORS = 9;
 
 export async function show({ root, params, signal, is }) {
   const names = params.getAll("run");
@@ -18,7 +18,7 @@ export async function show({ root, params, signal, is }) {
         number(run.steps), number(run.reward), run.evaluation ? `${run.evaluation.set} ${number(run.evaluation.value)}` : "–"]), "runs", true),
       pairsOf(runs),
       h("h2", {}, "Recipe"), recipesOf(differences),
-      h("h2", {}, "Curves"), charts.length ? [h("div", { class: "toolbar" }, smoothingControl(box)), box] : h("p", { class: "soft" }, "These runs have no metrics."));
+      h("h2", {}, "Curves"), runs.length > COLORS && h("p", { class: "soft" }, `The charts have the first ${COLORS} runs.`), charts.length ? [h("div", { class: "toolbar" }, smoothingControl(box)), box] : h("p", { class: "soft" }, "These runs have no metrics."));
     scrollTo(0, y);
   };
   await update();
@@ -28,7 +28,7 @@ export async function show({ root, params, signal, is }) {
 // The colour of a run in all charts.
 function mark(k) {
   const square = h("b", { class: "mark" });
-  square.style.background = `var(--c${k % 9})`;
+  square.style.background = `var(--c${k % COLORS})`;
   return square;
 }
 
