@@ -94,6 +94,7 @@ setup(
         "rocstar.sandbox.attacks.programs": ["*.sh"],
         "rocstar.train": ["recipes/*.toml", "recipes/data/*.toml"],
         "rocstar.train.evaluation.benchmarks": ["plain_sets.toml"],
+        "rocstar.train.recipe": ["terms.toml"],
         "rocstar.train.reading.diagnosis": ["alarms.toml"],
         "rocstar.train.reading.view": ["static/*"],
     },

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from rocstar.sandbox.bench import add_bench_parser
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.command_line import parse_or_exit, print_status, run_command
+from rocstar.sandbox.command_line import CommandParser, parse_or_exit, print_status, run_command
 from rocstar.sandbox.extras import left_out
 from rocstar.sandbox.fabric.cli import add_worker_parser
 from rocstar.sandbox.http.printable import printable
@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rocstar sandbox", description="Run Python programs in isolation.")
+    parser: argparse.ArgumentParser = CommandParser(
+        prog="rocstar sandbox", description="Run Python programs in isolation."
+    )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     add_run(verbs)
     doctor_verb = verbs.add_parser("doctor", help="show the active isolation, and the fix for missing layers")

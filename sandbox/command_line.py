@@ -1,18 +1,20 @@
-"""Errors, exit codes and status lines of the verbs of `rocstar sandbox`.
+"""Errors, suggestions, exit codes and status lines of commands.
 
 Exit status: 2 for a user error or a failure of the sandbox, 130 after Ctrl-C, 141 if the output's reader is
 gone.
 """
 
 import argparse
+import difflib
 import os
+import re
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rocstar.sandbox.types import SandboxError
 
@@ -21,6 +23,46 @@ USAGE_ERROR = 2
 INTERRUPTED = 130
 UNREAD = 141
 """Exit codes of a shell for SIGINT and SIGPIPE."""
+
+
+_SIMILAR, _SIMILAR_WORD = 0.72, 0.6
+"""The smallest ratios of difflib for a whole name, and for each word of names with as many words."""
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that `name` probably is with a typing error, or "" if none is similar enough.
+
+    `clip_eps` is not taken for `clip_low`: each word of a name must be similar by itself.
+    """
+    lowered, names = name.lower(), {one.lower(): one for one in known}
+    for near in difflib.get_close_matches(lowered, names, cutoff=_SIMILAR):
+        words, others = re.split(r"[-_. ]", near), re.split(r"[-_. ]", lowered)
+        ratios = [difflib.SequenceMatcher(None, a, b).ratio() for a, b in zip(words, others, strict=False)]
+        if len(words) != len(others) or min(ratios) >= _SIMILAR_WORD:
+            return names[near]
+    longer = [one for one in names if one.startswith(lowered) or sorted(one) == sorted(lowered)]
+    return names[longer[0]] if lowered and len(longer) == 1 else ""
+
+
+def suggest(name: str, known: Iterable[str], *, most: int = 30) -> str:
+    """Return a question with the closest known name, or the known names."""
+    known = list(known)
+    if near := closest(name, known):
+        return f"did you mean {near!r}?"
+    return f"choose from {', '.join(known[:most])}{', ...' if len(known) > most else ''}"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with a suggestion for a value that is not a choice."""
+
+    def error(self, message: str) -> NoReturn:
+        more = "" if message.endswith("?") else f"; see `{self.prog} --help`"
+        self.exit(USAGE_ERROR, f"{self.prog}: {message}{more}\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            what = f"{'/'.join(action.option_strings) or str(action.metavar).lower()} {value!r}"
+            self.error(f"{what} is not known; {suggest(str(value), map(str, action.choices))}")
 
 
 def run_command(work: Callable[[], int]) -> int:

@@ -30,7 +30,7 @@ from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import load_trace
 from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
-from rocstar.sandbox.command_line import number_option
+from rocstar.sandbox.command_line import CommandParser, number_option
 
 USAGE_ERROR, FAILED = 2, 1
 HOW_LONG = (
@@ -79,9 +79,7 @@ def main(argv: Sequence[str] | None, make_page: PageMaker) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="rocstar sim", description=__doc__, epilog=HOW_LONG, allow_abbrev=False
-    )
+    parser = CommandParser(prog="rocstar sim", description=__doc__, epilog=HOW_LONG, allow_abbrev=False)
     add = parser.add_argument
     add("trace", nargs="?", type=Path, help="run directory or .jsonl file of trajectory records")
     add("--workload", choices=list(SHAPES), help="a generated step instead of a trace")

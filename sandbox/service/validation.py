@@ -12,7 +12,6 @@ parsed again. 64 programs take 5 µs on the first path; the second takes 16 µs 
 one of the programs is invalid.
 """
 
-import difflib
 import json
 import operator
 import sys
@@ -27,6 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from rocstar.sandbox.child.import_scan import select_flavour
+from rocstar.sandbox.command_line import suggest
 from rocstar.sandbox.http.errors import InvalidJson, RequestError, SchemaError
 from rocstar.sandbox.types import DEFAULT_LIMITS, MAX_TEXT_BYTES, Limits
 
@@ -154,6 +154,7 @@ def _check_type(value: Any, model: Any, origin: Any, loc: Loc) -> Iterator[Field
 
 
 _struct_fields = lru_cache(maxsize=64)(msgspec.structs.fields)
+_suggest = lru_cache(maxsize=256)(suggest)
 
 
 def _check_fields(value: dict[str, Any], model: type[msgspec.Struct], loc: Loc) -> Iterator[FieldError]:
@@ -162,7 +163,7 @@ def _check_fields(value: dict[str, Any], model: type[msgspec.Struct], loc: Loc) 
         known = tuple(sorted(item.name for item in fields))
         for name in value:
             if name not in known:
-                msg, fix = "Extra inputs are not permitted", _suggest_field(name[:100], known)
+                msg, fix = "Extra inputs are not permitted", _suggest(name[:100], known)
                 yield FieldError(kind="extra_forbidden", loc=(*loc, name), msg=msg, value=None, fix=fix)
     for item in fields:
         if item.name in value:
@@ -172,12 +173,6 @@ def _check_fields(value: dict[str, Any], model: type[msgspec.Struct], loc: Loc) 
             yield FieldError(
                 kind="missing", loc=(*loc, item.name), msg="Field required", value=value, fix=fix
             )
-
-
-@lru_cache(maxsize=256)
-def _suggest_field(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
 
 
 def _check_bounds(value: Any, kind: Any, meta: msgspec.Meta, loc: Loc) -> Iterator[FieldError]:

@@ -147,7 +147,7 @@ def test_a_recipe_that_is_missing_or_no_toml(refused: Refused, workshop: Any) ->
     assert "not valid TOML" in refused(*train(recipe="broken.toml"))
     (workshop.directory / "binary.toml").write_bytes(b"\xff\xfe")
     assert "is no UTF-8" in refused(*train(recipe="binary.toml"))
-    assert "is a folder of something else" in refused(*train(recipe="."))
+    assert "is a folder without config.toml" in refused(*train(recipe="."))
 
 
 @pytest.fixture

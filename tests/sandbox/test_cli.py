@@ -90,4 +90,4 @@ def test_an_unknown_verb_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(["nope"])
     assert stop.value.code == 2
-    assert "invalid choice" in capsys.readouterr().err
+    assert "verb 'nope' is not known" in capsys.readouterr().err

@@ -120,9 +120,11 @@ def test_a_shipped_recipe_is_found_by_its_name(
     assert load_recipe("quickstart") == shipped, "a folder is no recipe"
     (tmp_path / "quickstart.toml").write_text("[run]\nname = 'mine'\n")
     assert load_recipe("quickstart.toml").run.name == "mine", "what is here comes first"
+    assert main(["train", "quickstrat"]) == 2
+    assert "recipe 'quickstrat' does not exist; did you mean 'quickstart'?\n" in capsys.readouterr().err
     assert main(["train", "fast"]) == 2
     assert (
-        "shipped one: lora_7b_one_gpu, quickstart, report_cpu, rstar2_14b, rstar2_4b_one_node, smollm2_gsm8k"
+        "pass a TOML file, a run's folder, or one of lora_7b_one_gpu, quickstart, report_cpu, rstar2_14b"
         in capsys.readouterr().err
     )
 

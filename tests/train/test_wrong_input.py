@@ -7,12 +7,14 @@ raising, so a traceback would fail the test by itself.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from rocstar.train.cli import main
+from rocstar.sandbox.command_line import closest
+from rocstar.train.cli import dispatch, main
 
 VERBS: dict[str, Sequence[str]] = {
     "train": ("train", "PATH", "--output-dir", "out"),
@@ -122,6 +124,33 @@ def test_a_slip_is_told_with_what_was_meant(
     lines = [line for line in printed.splitlines() if not line.startswith("importing torch: ")]
     assert len(lines) == 1 and told in lines[0], printed
     assert below(tmp_path) == ["a file"]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("trian", ("train", "trace"), "train"),
+        ("GROUPSIZE", ("group_size", "tasks_per_step"), "group_size"),
+        ("gdc", ("gcd", "lcm"), "gcd"),
+        ("gpqa", ("gpqa_diamond", "gsm8k"), "gpqa_diamond"),
+        ("clip_eps", ("roc_eps", "clip_low", "clip_high"), ""),
+        ("max_tokens", ("max_turns",), ""),
+        ("keep_first", ("keep_last",), ""),
+        ("nope", ("group_size", "name"), ""),
+        ("", ("a",), ""),
+    ],
+)
+def test_only_a_typing_error_is_corrected(name: str, known: Sequence[str], meant: str) -> None:
+    assert closest(name, known) == meant
+
+
+def test_without_arguments_the_verbs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert sum("rocstar " in line for line in lines if line.startswith("  ")) == 5, printed
+    for verb in [*(verb.name for verb in dispatch.VERBS), *dispatch.OWN_PARSERS]:
+        assert [line for line in lines if re.match(rf"    {verb} +\w.*", line)], printed
 
 
 def test_rows_and_recipes_may_begin_with_a_byte_order_mark(

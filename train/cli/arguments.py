@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import math
 import os
 import re
@@ -12,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rocstar.sandbox.command_line import number_option
+from rocstar.sandbox.command_line import closest, number_option
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.explain import NEAR
+from rocstar.train.recipe.explain import find_meant
 from rocstar.train.recipe.load import shipped_recipes
 
 FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
@@ -29,8 +28,8 @@ def refuse_misspelt(parser: argparse.ArgumentParser, rest: list[str]) -> None:
         name = option.removeprefix("--").partition("=")[0]
         if not option.startswith("--") or "." in name or name in Recipe.model_fields:
             continue
-        if near := difflib.get_close_matches(name, names, n=1, cutoff=NEAR):
-            raise ConfigError(f"option {option!r} is not known; did you mean --{near[0]}?")
+        if near := closest(name, names):
+            raise ConfigError(f"option {option!r} is not known; did you mean --{near}?")
 
 
 def check_fields(rest: list[str]) -> None:
@@ -39,9 +38,9 @@ def check_fields(rest: list[str]) -> None:
         field, given, _ = option.removeprefix("--").partition("=")
         is_section = bool(given) and field in Recipe.model_fields
         if not option.startswith("--") or ("." not in field and not is_section):
-            raise ConfigError(
-                f"option {option!r} is not known; recipe fields are set with --section.field=value"
-            )
+            meant = find_meant(field) if option.startswith("--") else ""
+            fix = meant or "recipe fields are set with --section.field=value"
+            raise ConfigError(f"option {option!r} is not known; {fix}")
 
 
 def directory_of(options: argparse.Namespace, recipe: Recipe) -> Path:

@@ -10,18 +10,30 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rocstar.sandbox.command_line import parse_or_exit
+from rocstar.sandbox.command_line import USAGE_ERROR, CommandParser, parse_or_exit
 from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.cli.arguments import check_fields, refuse_misspelt
-from rocstar.train.cli.training import interrupted
+from rocstar.train.cli.training import executable_name, interrupted
 from rocstar.train.cli.verbs import VERBS, Verb
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.ending import guarded
+
+GREETING = """\
+Train language models to solve problems with Python. Begin with one of these:
+
+  {rocstar} train quickstart        train a small model, in minutes and without a GPU
+  {rocstar} view runs/quickstart    look at a run in the browser
+  {rocstar} eval runs/quickstart    evaluate a run or a model
+  {rocstar} chat runs/quickstart    talk with it
+  {rocstar} recipe                  list the fields of a recipe"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        print(build_parser().format_help(), end="")
+        return USAGE_ERROR
     if arguments[:1] and arguments[0] in OWN_PARSERS:
         return OWN_PARSERS[arguments[0]][1](arguments[1:])
     if arguments[:1] and arguments[0] in {verb.name for verb in VERBS if verb.fields == "always"}:
@@ -50,12 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of every verb but those of OWN_PARSERS, of which it has only the help."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="rocstar",
-        description="Train language models to solve problems with Python.",
+        description=GREETING.format(rocstar=executable_name()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print version and commit")
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print version and commit")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in VERBS:
         # With abbreviations, a misspelt recipe field could be taken for an option.
@@ -99,9 +112,9 @@ def _import_gguf(arguments: list[str]) -> int:
 
 
 OWN_PARSERS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
-    "import-gguf": ("turn a GGUF file into a Hugging Face directory", _import_gguf),
-    "sandbox": ("run|serve|worker|mcp|doctor|bench: the tool environment alone", _sandbox),
-    "sim": ("replay a step through scheduling policies, without GPUs", _simulate),
+    "import-gguf": ("convert a GGUF file to a Hugging Face folder", _import_gguf),
+    "sandbox": ("run|serve|worker|mcp|doctor|bench: the sandbox", _sandbox),
+    "sim": ("simulate scheduling policies, without GPUs", _simulate),
 }
 """Help and work of each verb that parses its own arguments."""
 

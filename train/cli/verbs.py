@@ -218,74 +218,74 @@ def _recipe(options: argparse.Namespace) -> int:
 
 VERBS: Sequence[Verb] = (
     Verb(
-        "train", "run a whole recipe: cold start, RL stages, evaluation",
+        "train", "run a recipe: cold start, RL stages, evaluation",
         training.add_train, training.train, "train", "always",
     ),
     Verb(
-        "sft", "the cold start alone, with the evaluation after it",
+        "sft", "run the cold start of a recipe, and its evaluation",
         partial(training.add_train, only_sft=True), training.train, "train", "always",
     ),
     Verb(
-        "eval", "avg@k and pass@k of a model on sets of tasks, kept as evidence",
+        "eval", "evaluate a run, a model or a recipe: avg@k, pass@k",
         partial(evaluation.add_arguments, recipe_help=RECIPE_HELP, count=number("a number of tasks", 0)),
         partial(evaluation.run, loading=loading, write_page=_write_eval_page), "train", "always",
     ),
     Verb(
-        "rollout", "roll out groups on the first stage's tasks and save the trajectories",
+        "rollout", "roll out tasks and save the trajectories",
         training.add_rollout, training.rollout, "train", "always",
     ),
     Verb(
-        "serve", "an OpenAI-compatible endpoint of an agent, whose tools run here",
+        "serve", "serve a model and its tools over OpenAI's protocol",
         partial(served.add_serve, recipe_help=RECIPE_HELP),
         partial(served.serve, loading=loading), "train", "always",
     ),
     Verb(
-        "chat", "talk with a model in the terminal, and see its tools at work",
+        "chat", "chat with a model and its tools in the terminal",
         partial(served.add_chat, recipe_help=RECIPE_HELP),
         partial(served.chat, loading=loading), None, "always",
     ),
     Verb(
-        "report", "write report.html of a run directory, or of an evaluation's folder",
+        "report", "write report.html of a run or an evaluation",
         _add_report, _report, "sim",
     ),
     Verb(
-        "view", "a local page of runs, live: curves, groups, trajectories and tokens",
+        "view", "show runs and trajectories in the browser, live",
         view.add_arguments, view.run, "view",
     ),
     Verb(
-        "compare", "which of two evaluations of the same questions is better, and how surely",
+        "compare", "compare two evaluations of the same questions",
         _add_compare, _compare, "train",
     ),
     Verb(
-        "replay", "compute the loss of a step again from the run's records",
+        "replay", "recompute the loss of a step from its records",
         _add_replay, _replay, "train",
     ),
     Verb(
-        "analyse", "where the policy was uncertain: exact entropies by what each token is for",
+        "analyse", "measure the policy's entropy by kind of token",
         analyse_command.add_arguments, analyse_command.run, "train",
     ),
     Verb(
-        "records", "write the trajectory records of a run as JSON Lines, a file per step",
+        "records", "write the trajectory records as JSON Lines",
         _add_records, _records, "sim",
     ),
     Verb(
-        "doctor", "check a run, or this node before a run, and say what to do",
+        "doctor", "check a run, or this node before a run",
         _add_doctor, _doctor, "train", "checked by run",
     ),
     Verb(
-        "export", "write a checkpoint in a standard format: a Hugging Face folder, or a GGUF file",
+        "export", "export a checkpoint as Hugging Face folder or GGUF",
         _add_export, _export, "train",
     ),
     Verb(
-        "data", "build|check|show: tasks and conversations, compared with evaluation sets",
+        "data", "build|check|show: training data, decontaminated",
         data_command.add_arguments, data_command.run,
     ),
     Verb(
-        "grade", "the judge alone: JSON Lines of answer and text in, reward and method out",
+        "grade", "judge answers from a file of JSON Lines",
         _add_grade, _grade, "train",
     ),
     Verb(
-        "recipe", "what the fields of a recipe mean, with default, unit and bounds",
+        "recipe", "describe the fields of a recipe",
         _add_recipe, _recipe,
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.load import load_recipe, recipe_of_model
+from rocstar.train.record.run_directory import recipe_of
 
 if TYPE_CHECKING:
     from rocstar.train.evaluation.rescore import RescoreResult
@@ -37,8 +37,8 @@ SHOWN = 20
 
 def add_arguments(parser: argparse.ArgumentParser, *, recipe_help: str, count: Callable[[str], int]) -> None:
     """Add the options of the verb."""
-    text = f"{recipe_help}; or a model's folder, such as a checkpoint of a run"
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE_OR_MODEL", help=text)
+    text = f"a run directory (its last checkpoint), a checkpoint or model folder, or {recipe_help}"
+    parser.add_argument("recipe", nargs="?", metavar="RUN_OR_MODEL_OR_RECIPE", help=text)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
     text = "evaluate on this built-in set instead of the recipe's; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="NAME", help=text)
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, w
         return _run_mode(alone, options, rest, loading, write_page)
     if options.recipe is None:
         raise ConfigError(
-            f"`rocstar eval` needs a recipe or a model's folder, or one of {', '.join(ALONE.values())}"
+            f"`rocstar eval` needs a run, a model's folder, a recipe, or one of {', '.join(ALONE.values())}"
         )
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out DIR, the folder of the evaluation")
@@ -94,9 +94,7 @@ def build_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
     path = options.path or ""
     sets = ", ".join(f"{{ set = {json.dumps(name)}, path = {json.dumps(path)} }}" for name in options.set)
     overrides = [*([f"--eval=[{sets}]"] if options.set else []), *rest]
-    if (Path(options.recipe) / "config.json").is_file():
-        return recipe_of_model(options.recipe, overrides)
-    return load_recipe(options.recipe, overrides, others="a model's folder or a recipe: ")
+    return recipe_of(options.recipe, options.model, overrides)
 
 
 def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading, write_page: PageWriter) -> int:

@@ -6,7 +6,6 @@ loaded from GGUF, so the weights move into a fresh model of the same configurati
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import importlib.util
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocstar.engine.inference.weights import let_readers_in
+from rocstar.sandbox.command_line import CommandParser
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 2 with one message for input that cannot be used."""
-    parser = argparse.ArgumentParser(prog="rocstar import-gguf", description=__doc__.splitlines()[0])
+    parser = CommandParser(prog="rocstar import-gguf", description=__doc__.splitlines()[0])
     parser.add_argument(
         "source", help="a .gguf file, a wheel that holds one, or an installed package that does"
     )

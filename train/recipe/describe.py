@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import textwrap
@@ -11,7 +10,7 @@ from dataclasses import asdict
 from typing import Final
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.explain import ELSEWHERE
+from rocstar.train.recipe.explain import suggest_field
 from rocstar.train.recipe.fields import NAMED, FieldDoc, SectionDoc, sections
 
 WIDTH: Final = 110
@@ -68,7 +67,7 @@ def find_fields(name: str) -> tuple[SectionDoc, list[FieldDoc]]:
             return section, found
     inside = [section for section in known if section.name.startswith(wanted + ".")]
     if not inside:
-        raise ConfigError(f"{name!r} is not a field of the recipe; {_hint(wanted, known)}")
+        raise ConfigError(f"{name!r} is not a field of the recipe; {suggest_field(name)}")
     return inside[0], [field for section in inside for field in section.fields]
 
 
@@ -78,16 +77,6 @@ def _plain(name: str, known: Sequence[SectionDoc]) -> str:
     places = [field.name for section in known for field in section.fields if NAMED in field.type]
     place = next((place for place in places if plain.startswith(place + ".")), None)
     return plain if place is None else NAMED + plain.removeprefix(place)
-
-
-def _hint(name: str, known: Sequence[SectionDoc]) -> str:
-    """Return fields with this last name or with this name in other programs; else similar names."""
-    fields = [field.name for section in known for field in section.fields]
-    last = name.rpartition(".")[2].lower()
-    meant = (last, *ELSEWHERE.get(last, ()))
-    same = [field for field in fields if field.rpartition(".")[2] in meant]
-    near = difflib.get_close_matches(name.lower(), [*fields, *(s.name for s in known)], n=1, cutoff=0.0)
-    return f"did you mean {' or '.join(map(repr, same or near))}?"
 
 
 def _rows(fields: Sequence[FieldDoc]) -> Iterator[str]:

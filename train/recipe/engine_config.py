@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.paths import is_reference
 from rocstar.train.recipe.section import Expert, Seconds, Section, Unit
 
@@ -81,16 +81,13 @@ class EngineConfig(Section):
     @classmethod
     def _kind_is_known(cls, kind: str) -> str:
         if kind not in KINDS and not is_reference(kind):
-            raise PydanticCustomError(
-                "kind", f"not one of {', '.join(KINDS)}, nor a 'module:Class' of your own"
-            )
+            raise PydanticCustomError("kind", f"not known; {suggest(kind, (*KINDS, OWN))}")
         return kind
 
     @model_validator(mode="after")
     def _values_are_known(self) -> EngineConfig:
         if self.policy not in POLICIES:
-            near = "".join(f"; {p!r}?" for p in difflib.get_close_matches(self.policy, POLICIES, n=1))
-            raise ValueError(f"policy = {self.policy!r} is not one of {', '.join(POLICIES)}{near}")
+            raise ValueError(f"policy = {self.policy!r} is not known; {suggest(self.policy, POLICIES)}")
         _check_replicas(self.replicas)
         if self.kind in KINDS:
             for name, value in self.args.items():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.section import Attempts, Expert, Section, Steps, Tasks, Tokens, Turns, Unit
 
@@ -63,9 +63,7 @@ class EvalConfig(Section):
     @model_validator(mode="after")
     def _one_source(self) -> EvalConfig:
         if self.set and self.set not in SETS:
-            near = difflib.get_close_matches(self.set, SETS, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"set = {self.set!r} is not one of {', '.join(SETS)}{meant}")
+            raise ValueError(f"set = {self.set!r} is not a built-in set; {suggest(self.set, SETS)}")
         if bool(self.set) == (self.data is not None):
             raise ValueError(
                 "a set of an evaluation is either built in, set = 'NAME', or of your own tasks, "

@@ -1,94 +1,106 @@
-"""One line for an error of a recipe: field, value, reason, and the probable intention."""
+"""One line for an error of a recipe: field, value, reason and fix; and the field that a wrong name means."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+import re
+import tomllib
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, Final, get_origin
 
 from pydantic import BaseModel
 
+from rocstar.sandbox.command_line import closest, suggest
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.fields import nested, surface
 
-NEAR = 0.6
-"""The likeness by difflib below which two names are no slip of the fingers, and a guess would mislead."""
-ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
-    "learning_rate": ("lr",),
-    "epochs": ("steps",),
-    "num_epochs": ("steps",),
-    "num_steps": ("steps",),
-    "max_steps": ("steps",),
-    "group": ("group_size",),
-    "num_generations": ("rollouts_per_task",),
-    "num_rollouts": ("rollouts_per_task",),
-    "n": ("rollouts_per_task",),
-    "batch_size": ("tasks_per_step",),
-    "train_batch_size": ("tasks_per_step", "batch_size"),
-    "max_tokens": ("max_response_tokens",),
-    "max_new_tokens": ("max_response_tokens",),
-    "max_completion_length": ("max_response_tokens",),
-    "max_grad_norm": ("grad_clip",),
-    "gradient_checkpointing": ("activation_checkpointing",),
-    "precision": ("dtype",),
-    "torch_dtype": ("dtype",),
-    "model_name": ("path",),
-    "name_or_path": ("path",),
-    "chat_template": ("template",),
-    "timeout": ("wall_s",),
-    "timeout_s": ("wall_s",),
-    "save_steps": ("every",),
-    "eval_steps": ("every",),
-    "report_to": ("trackers",),
-    "clip_range": ("clip_low", "clip_high"),
-    "num_gpus": ("replicas",),
-    "dataset": ("data", "source"),
-    "path": ("source",),
-}
-"""Names of our fields in other programs."""
+PROGRAMS: Final = {"trl": "TRL", "verl": "verl", "prime_rl": "prime-rl", "also": "other programs"}
+"""The columns of terms.toml, and their names."""
+
+
+@cache
+def terms() -> list[dict[str, Any]]:
+    """Return the fields of other programs, with ours (terms.toml)."""
+    text = Path(__file__).with_name("terms.toml").read_text(encoding="utf-8")
+    return list(tomllib.loads(text)["term"])
 
 
 def explain(error: Any, model: type[BaseModel] = Recipe) -> str:
-    """One pydantic error as: field, value, reason, and for an unknown key the nearest one."""
-    location = ".".join(str(part) for part in error["loc"]) or "recipe"
+    """Return a pydantic error as field, value, reason and fix."""
+    location, value = ".".join(str(part) for part in error["loc"]) or "recipe", error.get("input")
     if error["type"] == "extra_forbidden":
-        known = _fields_at(error["loc"][:-1], model)
-        return f"unknown key {location!r}; {_hint(error['loc'], known, model)}"
+        while len(error["loc"]) == 1 and isinstance(value, dict) and len(value) == 1:
+            ((inner, value),) = value.items()
+            location = f"{location}.{inner}"
+        return f"unknown key {location!r}; {suggest_field(location, model)}"
     if error["type"] == "missing":
         return f"{location} is missing"
-    reason = error["msg"].removeprefix("Value error, ")
-    value = error.get("input")
     shown = "" if isinstance(value, dict | list) or error["type"] == "value_error" else f" = {value!r}"
-    return f"{location}{shown}: {reason}"
+    if error["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return f"{location}{shown} is not known; {suggest(str(value), choices)}"
+    return f"{location}{shown}: {error['msg'].removeprefix('Value error, ')}"
 
 
-def _hint(location: Sequence[Any], known: Sequence[str], model: type[BaseModel]) -> str:
-    """A field that is near, or called so elsewhere, or of another section; else all of this section."""
-    lowered = str(location[-1]).lower()
-    near = difflib.get_close_matches(lowered, known, n=1, cutoff=NEAR)
-    meant = [field for field in ELSEWHERE.get(lowered, ()) if field in known]
-    if meant or near:
-        return f"did you mean {' or '.join(repr(field) for field in meant or near)}?"
-    section = ".".join(str(part) for part in location[:-1] if not isinstance(part, int))
-    names = (lowered, *ELSEWHERE.get(lowered, ()))
+def suggest_field(name: str, model: type[BaseModel] = Recipe) -> str:
+    """Return the field that is meant, as a sentence, else the fields of its section, or the sections."""
+    section, known = _section_of(name, model)
+    where = f"the fields of {section}" if section and known else "the sections"
+    return find_meant(name, model) or f"{where} are {', '.join(known or model.model_fields)}"
+
+
+def find_meant(name: str, model: type[BaseModel] = Recipe) -> str:
+    """Return the field that an unknown name means, as a sentence, or "" if no field is near.
+
+    It is a field of another program, of another section, or one that is written almost so.
+    """
+    name = name.replace("-", "_").lower()
+    prefix, dot, last = name.rpartition(".")
+    section, known = _section_of(name, model)
     listed = surface() if model is Recipe else []
     fields = [field.removesuffix(" = DATA") for field in listed if not field.startswith("DATA.")]
-    others = [repr(field) for field in fields if field.partition(".")[2] in names]
-    if section and others:
-        return f"it belongs to another section: {' or '.join(others)}"
-    where = f"the fields of {section}" if section else "the sections"
-    return f"{where} are {', '.join(known)}" if known else "remove it"
+    fields += sorted({field.rpartition(".")[0] for field in fields if field.count(".") > 1})
+    meant = [field for field in fields if field.rpartition(".")[2] == last]
+    if found := _term_of(name, section) if listed else None:
+        term, foreign = found
+        ours = term.get("ours", [])
+        if not meant or section in {field.rpartition(".")[0] for field in ours}:
+            care = f": {term['care']}" if "care" in term else ""
+            is_ours = f"{foreign} is {' and '.join(ours)}" if ours else f"rocstar has no field for {foreign}"
+            return is_ours + care
+        meant += [field for field in ours if field not in meant]
+    if not meant and (near := closest(last, known)):
+        meant = [prefix + dot + near]
+    if near := closest(name, fields) if not known or not meant else "":
+        meant = [near]
+    return f"did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 
 
-def _fields_at(location: Sequence[Any], model: type[BaseModel]) -> list[str]:
-    """Names of the fields of the section of `model` at `location`."""
-    parts = iter([part for part in location if not isinstance(part, int)])
-    for part in parts:
-        annotation = model.model_fields[part].annotation
-        section = nested(annotation)
-        if section is None:
-            return []
-        if get_origin(annotation) is dict and next(parts, None) is None:
-            return []  # the tables' names are the user's
-        model = section
-    return list(model.model_fields)
+def _term_of(name: str, section: str) -> tuple[dict[str, Any], str] | None:
+    """Return the term with the name of most equal last parts, one of this section first; and whose it is."""
+    backwards = name.split(".")[::-1]
+    best, found = (0, False), None
+    for term in terms():
+        is_here = section in {field.rpartition(".")[0] for field in term.get("ours", ())}
+        for column, program in PROGRAMS.items():
+            for one in term.get(column, ()):
+                pairs = zip(one.split(".")[::-1], backwards, strict=False)
+                equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                if equal and (equal, is_here) > best:
+                    best, found = (equal, is_here), (term, f"{backwards[0]!r} of {program}")
+    return found
+
+
+def _section_of(name: str, model: type[BaseModel]) -> tuple[str, list[str]]:
+    """Return the section of a field without the numbers of tables, and its fields; none if it is unknown."""
+    parts = [part for part in name.split(".")[:-1] if not part.isdecimal()]
+    section, rest = ".".join(parts), iter(parts)
+    for part in rest:
+        field = model.model_fields.get(part)
+        table = nested(field.annotation) if field else None
+        # The names of the tables in a dict are the user's.
+        if field is None or table is None or (get_origin(field.annotation) is dict and not next(rest, "")):
+            return section, []
+        model = table
+    return section, list(model.model_fields)

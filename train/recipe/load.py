@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rocstar.sandbox.command_line import closest
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.describe import find_fields
 from rocstar.train.recipe.errors import ConfigError
@@ -25,7 +26,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, others: str = "") -> Recipe:
     """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
 
-    `others`: what could have been named besides a recipe, where there is nothing of that name.
+    The recipe of a run's folder is its config.toml. `others`: further things that may be passed, for errors.
 
     Relative paths become absolute: those of the file start at its folder, those of overrides, and those of a
     shipped recipe that is called by its name, at the current directory.
@@ -34,15 +35,16 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, others: str 
     shipped = RECIPES / f"{named.name.removesuffix('.toml')}.toml"
     if len(named.parts) == 1 and shipped.stem in shipped_recipes() and not named.is_file():
         path = shipped
+    elif (named / "config.toml").is_file():
+        named = path = named / "config.toml"
     try:
         raw = read_toml(path, what=f"recipe {str(path)!r}")
     except (FileNotFoundError, IsADirectoryError):
-        named_so = repr(str(path)) if others else f"recipe {str(path)!r}"
-        problem = "is a folder of something else" if path.is_dir() else "does not exist"
-        raise ConfigError(
-            f"{named_so} {problem}; give {others}a TOML file, or the name of a shipped one: "
-            f"{', '.join(shipped_recipes())}"
-        ) from None
+        problem = "is a folder without config.toml" if path.is_dir() else "does not exist"
+        near = closest(named.name.removesuffix(".toml"), shipped_recipes())
+        known = f"pass a TOML file, a run's folder{others}, or one of {', '.join(shipped_recipes())}"
+        fix = f"did you mean {near!r}?" if near else known
+        raise ConfigError(f"{'' if others else 'recipe '}{str(path)!r} {problem}; {fix}") from None
     except OSError as error:
         raise ConfigError(
             f"recipe {str(path)!r} cannot be read: {error.strerror}; give a file that this user can read"

@@ -10,10 +10,10 @@ of a named table is a change of all fields that use it.
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import listed as listed_sets
 
@@ -73,6 +73,4 @@ def resolve_names(raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
 def _hint(name: object, known: list[str]) -> str:
     if not known:
         return f"the recipe names no tasks; add [tasks.{name}], or give a table with source"
-    near = difflib.get_close_matches(str(name), known, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    return f"not one of its named tasks, {', '.join(known)}{meant}"
+    return f"the recipe does not name these tasks; {suggest(str(name), known)}"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.reward_config import is_reference
 from rocstar.train.recipe.section import (
@@ -98,8 +99,8 @@ class RlConfig(Section):
     def _the_advantage_is_known(self) -> RlConfig:
         if self.advantage not in ESTIMATORS and not is_reference(self.advantage):
             raise ValueError(
-                f"advantage = {self.advantage!r} is not one of {', '.join(ESTIMATORS)}, nor of the form "
-                "'module:function'"
+                f"advantage = {self.advantage!r} is not known; "
+                f"{suggest(self.advantage, (*ESTIMATORS, 'module:function'))}"
             )
         return self
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.section import Expert, Seconds, Section, Tokens, Unit
 
 BUILT_IN = ("python", "jupyter")
@@ -31,12 +31,10 @@ class ToolChoice(Section):
     @field_validator("kind")
     @classmethod
     def _is_known(cls, kind: str) -> str:
-        module, colon, name = kind.rpartition(":")
+        module, _, name = kind.rpartition(":")
         if kind in BUILT_IN or (module and name.isidentifier()):
             return kind
-        near = difflib.get_close_matches(kind, BUILT_IN, n=1, cutoff=0.5)
-        guess = f"; did you mean {near[0]!r}?" if near and not colon else ""
-        raise ValueError(f"{kind!r} is none of {', '.join(BUILT_IN)}, 'module:Class'{guess}")
+        raise ValueError(f"tool {kind!r} is not known; {suggest(kind, (*BUILT_IN, 'module:Class'))}")
 
     @model_validator(mode="after")
     def _programs_take_no_args(self) -> ToolChoice:

@@ -9,12 +9,14 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from rocstar.engine.record.files import FRAMES, whole_file
+from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe, recipe_of_model
 
 Lock = IO[str]
 METRICS, CONFIG, LOCK, MANIFEST = "metrics.jsonl", "config.toml", "lock", "manifest.json"
@@ -54,6 +56,24 @@ def complete_checkpoints(directory: Path) -> list[Path]:
 def step_of(saved: Path) -> int:
     """The RL step after which a checkpoint was written."""
     return int(saved.name[len("step_") :])
+
+
+def recipe_of(target: str, model: str | None, overrides: Sequence[str]) -> Recipe:
+    """Return the recipe of a run, a model's folder or a recipe, with the model that is meant.
+
+    The model of a run is its last complete checkpoint.
+    """
+    folder, is_run = Path(target), (Path(target) / CONFIG).is_file()
+    saved = complete_checkpoints(folder) if is_run and model is None else []
+    if is_run and model is None and not saved:
+        raise ConfigError(f"{target!r} has no complete checkpoint; let it train on, or pass --model")
+    if saved or (folder / "config.json").is_file():
+        recipe = recipe_of_model(saved[-1] if saved else folder, overrides)
+    else:
+        recipe = load_recipe(target, overrides, others=", a model's folder")
+    if model is None:
+        return recipe
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": model})})
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -21,9 +21,8 @@ from rocstar.sandbox.http.listening import add_access_log_options, add_listening
 from rocstar.sandbox.http.printable import printable_line
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.load import load_recipe, recipe_of_model
 from rocstar.train.recipe.paths import named_code
-from rocstar.train.record.run_directory import CONFIG, complete_checkpoints
+from rocstar.train.record.run_directory import recipe_of
 
 if TYPE_CHECKING:
     from rocstar.train.served.recorded_start import RecordedStart
@@ -209,25 +208,6 @@ def serve(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading)
         )
     )
     return 0
-
-
-def recipe_of(target: str, model: str | None, rest: Sequence[str]) -> Recipe:
-    """The recipe of a run, of a model's folder, or by its name, with the model that is meant."""
-    folder = Path(target)
-    if (folder / CONFIG).is_file():
-        saved = complete_checkpoints(folder)
-        if not saved and model is None:
-            raise ConfigError(f"{target!r} has no complete checkpoint; let it train on, or give --model")
-        if saved and model is None:
-            return recipe_of_model(saved[-1], rest)
-        recipe = load_recipe(folder / CONFIG, rest)
-    elif (folder / "config.json").is_file():
-        recipe = recipe_of_model(folder, rest)
-    else:
-        recipe = load_recipe(target, rest, others="a run, a model's folder or a recipe: ")
-    if model is None:
-        return recipe
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": model})})
 
 
 def _name_code(recipe: Recipe) -> None:

@@ -6,7 +6,6 @@ and nothing is dropped silently. Bad input raises ConfigError with the value, th
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.lazy_import import install_lazy_import
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.messages import read_messages, short_repr
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _DRAWS_PER_TASK = 20
 _SOURCE_COLUMN = "data_source"
 """The column with a row's source, in data sets that combine several."""
-_NEAR, _LISTED = 0.6, 30
-"""The similarity of a suggested name, and the number of listed names."""
 
 
 def load_tasks(
@@ -102,15 +100,12 @@ def reasoning_gym_tasks(family: str, options: Mapping[str, Any], *, size: int, s
 def _create_dataset(family: str, options: Mapping[str, Any], *, size: int, seed: int) -> Any:
     families = reasoning_gym().factory.DATASETS
     if family not in families:
-        raise ConfigError(
-            f"unknown task family {family!r}; {_suggestion(family, sorted(families), 'there are')}"
-        )
+        raise ConfigError(f"unknown task family {family!r}; {suggest(family, sorted(families))}")
     known = families[family][1].__dataclass_fields__
     for option in options:
         if option not in known or option in ("size", "seed"):
             others = [*(k for k in known if k not in ("size", "seed")), "exclude_answers"]
-            hint = _suggestion(option, others, "it has")
-            raise ConfigError(f"task family {family!r} has no option {option!r}; {hint}")
+            raise ConfigError(f"task family {family!r} has no option {option!r}; {suggest(option, others)}")
     try:
         return reasoning_gym().create_dataset(family, size=size, seed=seed, **options)
     except (AssertionError, TypeError, ValueError) as error:
@@ -173,13 +168,8 @@ def field_of(row: Mapping[str, Any], name: str, where: str) -> Any:
         elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
             node = node[int(part)]
         else:
-            known = list(_field_names(row))
-            hint = _suggestion(name, known, "it has") if known else "it is empty."
-            if hint.endswith("?"):
-                hint += f" It has {_listed(known)}."
-            raise ConfigError(
-                f"{where} has no field {name!r}; {hint} Set question and answer in the recipe's data"
-            )
+            hint = suggest(name, _field_names(row)) if row else "it is empty"
+            raise ConfigError(f"{where} has no field {name!r}; {hint} (fields of data: question, answer)")
     return node
 
 
@@ -311,13 +301,3 @@ class TaskCursor:
         order = list(self._tasks)
         random.Random(f"{self._seed}/{self._epoch}").shuffle(order)
         return interleave_by_source(sorted(order, key=lambda task: task.source))
-
-
-def _suggestion(name: str, known: Sequence[str], there_are: str) -> str:
-    """Return the nearest name as a hint; else all names."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
-    return f"did you mean {near[0]!r}?" if near else f"{there_are} {_listed(known)}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")

@@ -55,7 +55,7 @@ def test_all_errors_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureF
         ('kind = "task"\nsources = []', ("kind = 'task'", "sources")),
         (
             'kind = "tasks"\n[[sources]]\nnmae = "a"\nsource = "x"\nlicence = "mit"',
-            ("did you mean 'name'", "name is missing"),
+            ("did you mean 'sources.0.name'", "name is missing"),
         ),
         (
             'kind = "tasks"\n[[sources]]\nname = "a b"\nsource = "x"\nlicence = "mit"',

@@ -9,7 +9,8 @@ import pytest
 
 from rocstar.train.cli import main
 from rocstar.train.recipe.describe import PAGE, markdown, short_table
-from rocstar.train.recipe.fields import FieldDoc, sections
+from rocstar.train.recipe.explain import PROGRAMS, find_meant, terms
+from rocstar.train.recipe.fields import FieldDoc, sections, surface
 
 ROOT = Path(__file__).parents[3]
 FIELDS = [field for section in sections() for field in section.fields]
@@ -73,9 +74,12 @@ def test_a_name_is_shown_in_full(name: str, words: list[str], capsys: pytest.Cap
     [
         ("rl.clip_hihg", "'rl.clip_high'"),
         ("clip_high", "'rl.clip_high'"),
-        ("learning_rate", "'sft.lr' or 'rl.lr'"),
+        ("learning_rate", "'learning_rate' of TRL is rl.lr and sft.lr"),
+        ("lr", "did you mean 'sft.lr' or 'rl.lr'?"),
+        ("rl.nope", "; the fields of rl are tasks_per_step, "),
+        ("callbacks", "did you mean 'run.callbacks'?"),
         ("rll", "'rl'"),
-        ("eval.data.sorce", "'tasks.NAME.source'"),
+        ("eval.data.sorce", "'eval.data.source'"),
     ],
 )
 def test_an_unknown_name_is_refused(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,3 +95,28 @@ def test_as_json_every_field_says_the_same(capsys: pytest.CaptureFixture[str]) -
     assert [FieldDoc(**one) for one in json.loads(capsys.readouterr().out)] == FIELDS
     assert main(["recipe", "rl.lr", "--json"]) == 0
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["rl.lr"]
+
+
+def test_a_field_of_another_program_is_one_of_ours_or_has_a_fix() -> None:
+    ours = {name.removesuffix(" = DATA") for name in surface()} | {"tools"}
+    for term in terms():
+        assert set(term) <= {"ours", "care", *PROGRAMS}, term
+        assert set(term.get("ours", [])) <= ours and (term.get("ours") or term["care"]), term
+        assert set(PROGRAMS) & set(term), term
+        for name in (name for program in PROGRAMS for name in term.get(program, ())):
+            meant, last = find_meant(name), name.rpartition(".")[2]
+            assert f"{last!r} of " in meant or "did you mean" in meant, name
+            assert all(field in meant for field in term.get("ours", [])), (name, meant)
+
+
+def test_the_page_of_other_programs_is_up_to_date() -> None:
+    """The table of docs/guide/coming-from.md is terms.toml; names that belong to no program are left out."""
+    rows = []
+    for term in terms():
+        cells = [
+            ", ".join(f"`{name}`" for name in term.get(p, ())) for p in ("trl", "verl", "prime_rl", "ours")
+        ]
+        if any(cells[:3]):
+            rows.append(f"| {' | '.join(cells)} | {term.get('care', '')} |")
+    page = (ROOT / "docs" / "guide" / "coming-from.md").read_text(encoding="utf-8")
+    assert [line for line in page.splitlines() if line.startswith("| ")][1:] == rows, "\n".join(rows)

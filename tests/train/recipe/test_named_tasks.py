@@ -86,14 +86,23 @@ def test_an_option_changes_one_place_or_the_named_table(
     [
         (
             {"eval": {"data": "sum"}},
-            "eval.0.data = 'sum': not one of its named tasks, sums; did you mean 'sums'?",
+            "eval.0.data = 'sum': the recipe does not name these tasks; did you mean 'sums'?",
         ),
-        ({"eval": {"data": {"tasks": 3}}}, "eval.0.data = 3: not one of"),
+        ({"eval": {"data": {"tasks": 3}}}, "eval.0.data = 3: the recipe does not name"),
         ({"eval": {"data": "x"}, "tasks": {}}, "names no tasks; add [tasks.x]"),
-        ({"eval": {"data": {"tasks": "sums", "sorce": 1}}}, "'eval.0.data.sorce'; did you mean 'source'?"),
-        ({"tasks": {"sums": {"source": "a", "sise": 1}}}, "'tasks.sums.sise'; did you mean 'size'?"),
+        (
+            {"eval": {"data": {"tasks": "sums", "sorce": 1}}},
+            "'eval.0.data.sorce'; did you mean 'eval.0.data.source'?",
+        ),
+        (
+            {"tasks": {"sums": {"source": "a", "sise": 1}}},
+            "'tasks.sums.sise'; did you mean 'tasks.sums.size'?",
+        ),
         ({"tasks": {"sums": {}}}, "tasks.sums.source is missing"),
-        ({"tasks": {"source": {"source": "a", "sise": 1}}}, "'tasks.source.sise'; did you mean 'size'?"),
+        (
+            {"tasks": {"source": {"source": "a", "sise": 1}}},
+            "'tasks.source.sise'; did you mean 'tasks.source.size'?",
+        ),
         ({"tasks": {"sums": {"tasks": "sums"}}}, "unknown key 'tasks.sums.tasks'"),
         ({"tasks": {"sums": 3}}, "tasks.sums"),
         ({"tasks": 3}, "tasks = 3"),

@@ -104,7 +104,10 @@ def test_the_recipe_says_where_its_code_lies(tmp_path: Path, monkeypatch: pytest
         ),
         ("[reward]\nargs = { a = 1 }", "kind = 'math' takes none"),
         ("[reward]\ntimeout_s = 0", "reward.timeout_s = 0"),
-        ('[rl]\nadvantage = "ppo"', "advantage = 'ppo' is not one of grpo, dr_grpo, rloo, reinforce_pp"),
+        (
+            '[rl]\nadvantage = "ppo"',
+            "advantage = 'ppo' is not known; choose from grpo, dr_grpo, rloo, reinforce_pp",
+        ),
     ],
 )
 def test_a_value_that_names_nothing_is_refused(tmp_path: Path, section: str, words: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from rocstar.train.cli import main
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.served.verbs import recipe_of
+from rocstar.train.record.run_directory import recipe_of
 
 
 def checkpoint_of(run: Path, step: int) -> Path:
@@ -36,9 +36,12 @@ MISTAKES = [
     (["serve", "quickstart", "--host", "0.0.0.0"], "a token is needed"),
     (["serve", "quickstart", "--token-file", "nowhere"], "nowhere: No such file"),
     (["serve", "quickstart", "--port", "70000"], "'70000' is not a port; give 0 to 65535"),
-    (["serve", "nowhere"], "'nowhere' does not exist; give a run, a model's folder or a recipe: a TOML"),
-    (["serve", "/"], "'/' is a folder of something else; give a run, a model's folder or a recipe: "),
-    (["eval", "nowhere"], "'nowhere' does not exist; give a model's folder or a recipe: a TOML file"),
+    (
+        ["serve", "nowhere"],
+        "'nowhere' does not exist; pass a TOML file, a run's folder, a model's folder, or one of",
+    ),
+    (["serve", "/"], "'/' is a folder without config.toml; pass a TOML file, a run's folder, "),
+    (["eval", "nowhere"], "'nowhere' does not exist; pass a TOML file, a run's folder, a model's folder"),
     (["serve", "quickstart", "--portt", "1"], "--portt"),
     (["chat", "http://localhost:1/v1", "--model", "x", "--prompt", "p"], "is open already"),
     (

@@ -271,12 +271,16 @@ def test_fields_are_mapped_and_nested_ones_reached(tmp_path: Path) -> None:
     [
         ([], {}, ["rows.jsonl", "empty", "at least one row"]),
         ([[1]], {}, ["line 1", "[1]", "not an object"]),
-        (ROWS, {"question": "questoin"}, ["'questoin'", "did you mean 'question'? It has question, answer."]),
-        ([{"a": {"bc": 1}}], {"question": "a.bd"}, ["'a.bd'", "'a.bc'"]),
+        (
+            ROWS,
+            {"question": "questoin"},
+            ["'questoin'", "did you mean 'question'? (fields of data: question, answer)"],
+        ),
+        ([{"a": {"bc": 1}}], {"question": "a.bd"}, ["'a.bd'", "choose from a, a.bc"]),
         (
             [{"question": "q", "problem": 1}],
             {},
-            ["no field 'answer'; it has question, problem. Set question"],
+            ["no field 'answer'; choose from question, problem (fields of data"],
         ),
         ([{}], {}, ["no field 'question'; it is empty"]),
         ([{"question": " ", "answer": "1"}], {}, ["line 1", "'question' holds no question", "' '"]),
@@ -420,8 +424,8 @@ def test_a_family_without_one_oracle_answer_is_loaded() -> None:
     [
         ({"count_primse": {}}, ["'count_primse'", "did you mean 'count_primes'?"]),
         ({"gcd": {"max_valeu": 5}}, ["'max_valeu'", "did you mean 'max_value'?"]),
-        ({"zzz": {}}, ["'zzz'; there are ab, "]),
-        ({"gcd": {"seed": 5}}, ["no option 'seed'; it has "]),
+        ({"zzz": {}}, ["'zzz'; choose from ab, "]),
+        ({"gcd": {"seed": 5}}, ["no option 'seed'; choose from "]),
         ({"gcd": {"min_value": 9, "max_value": 5}}, ["'gcd' refuses min_value = 9", "families.gcd"]),
         ({"gcd": {"min_value": 2, "max_value": 3}}, ["gave only 4 distinct tasks", "size = 20"]),
     ],
