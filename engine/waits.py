@@ -100,9 +100,9 @@ class WaitBoard:
         """The oldest waits, a line each, and how many there are of each kind."""
         now, entries = self.clock(), self.entries
         kinds = Counter(wait.kind for wait in entries)
-        lines = [", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nobody waits"]
+        lines = [", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no waits"]
         for wait in entries[:limit]:
-            lines.append(f"{wait.who} waits for {wait.whom} ({wait.kind}) since {now - wait.since:.1f} s")
+            lines.append(f"{wait.who} has waited {now - wait.since:.1f} s for {wait.whom} ({wait.kind})")
         if len(entries) > limit:
             lines.append(f"... and {len(entries) - limit} more")
         return "\n".join(lines)

@@ -112,11 +112,13 @@ def number_option(
     return parse
 
 
-def format_error(error: Exception) -> str:
-    """Format an error as one line. An OSError's own text has a number and a quoted path."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return " ".join(str(error).split())
+def format_error(error: BaseException, path: str | os.PathLike[str] = "") -> str:
+    """Format an error as one line, with the path of an OSError or `path`. An OSError's own text has a number
+    and a quoted path."""
+    name, text = path, str(error)
+    if isinstance(error, OSError) and error.strerror:
+        name, text = error.filename or path, error.strerror
+    return " ".join(f"{os.fsdecode(name)}{': ' if name else ''}{text}".split())
 
 
 def print_status(text: str, verb: str = "") -> None:

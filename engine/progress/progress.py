@@ -222,6 +222,12 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
+def format_bytes(num_bytes: float) -> str:
+    """`0.86 MB`, `6.4 MB`, `29.5 GB` or `1,200 GB`."""
+    scaled, unit = (num_bytes / 1e9, "GB") if num_bytes >= 999.5e6 else (num_bytes / 1e6, "MB")
+    return f"{round(scaled, 2 if scaled < 10 else 1 if scaled < 100 else None):,g} {unit}"
+
+
 def per_second(speed: float, unit: str = "") -> str:
     """`0.05/s`, `3.1/s`, `12/s`, `1.2k tokens/s`."""
     if speed >= 999.5:
@@ -258,9 +264,12 @@ def work_line(work: Work, now: float) -> str:
 
 
 def slowest_line(attempt: RunningAttempt, waits: WaitBoard, now: float) -> str:
-    """`slowest: s4/17/3, turn 4, 2m10s, waits for its tools since 12s`."""
+    """`slowest: s4/17/3, turn 4, 2m10s, waiting for its tools (12s)`."""
     wait = next((wait for wait in reversed(waits.entries) if wait.who == attempt.name), None)
     is_writing = wait is None or wait.kind == "generate"
     turn = max(1, attempt.turns + is_writing)
     text = f"slowest: {attempt.name}, turn {turn}, {duration(now - attempt.since)}"
-    return text if wait is None else text + f", waits for {wait.whom} since {duration(waits.age_s(wait))}"
+    if wait is None:
+        return text
+    age_s = waits.age_s(wait)
+    return f"{text}, waiting for {wait.whom}" + (f" ({duration(age_s)})" if age_s >= 1 else "")

@@ -135,7 +135,7 @@ class StatusLine:
         for wait in waits.entries:
             if wait.kind in LONG_WAITS:
                 age_s = waits.age_s(wait)
-                yield wait, age_s, [f"{wait.who} waits for {wait.whom}, {duration(age_s)}"]
+                yield wait, age_s, [f"{wait.who}: waiting for {wait.whom} ({duration(age_s)})"]
 
     def _look(self) -> None:
         while not self._left.wait(LOOK_S):

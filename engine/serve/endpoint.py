@@ -470,7 +470,7 @@ class Endpoint:
     def _note_repeated_seed(
         self, request: web.Request, body: GenerationRequest, order: ConversationOrder
     ) -> None:
-        """Tell the operator once of a client that asks the same with the same seed: it gets the same."""
+        """Log once per client that it repeats a request with its seed, which gives the same answer."""
         client = _client_name(request)
         if body.seed is None or order.temperature == 0 or client in self._noted_clients:
             return
@@ -479,8 +479,8 @@ class Endpoint:
             if len(self._noted_clients) < REMEMBERED:
                 self._noted_clients.add(client)
             self._note(
-                f"{client} asks the same again with seed {body.seed}, and gets the same again; for other "
-                "samples leave the seed out, or ask for several choices with n"
+                f"{client} repeats a request with seed {body.seed} and gets the same answer; for other "
+                "samples omit the seed, or request several choices with n"
             )
         self._seeds[asking] = None
         if len(self._seeds) > REMEMBERED:

@@ -61,8 +61,8 @@ def validate_chat(request: ChatRequest) -> None:
     if form != "text":
         raise unsupported(
             "response_format",
-            f"response_format.type = {json.dumps(form)[:80]} is not done here: the policy writes as it was "
-            "trained to; leave it out or give text",
+            f"response_format.type = {json.dumps(form)[:80]} is not supported: the policy writes as it "
+            "was trained to; leave it out or pass text",
         )
     if request.logprobs or request.top_logprobs:
         raise unsupported(

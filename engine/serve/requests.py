@@ -271,8 +271,8 @@ def parse_request(model: type[M], body: bytes) -> M:
         if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
             raise unsupported(
                 name,
-                f"{name} = {json.dumps(value)[:80]} is not done here: tokens are drawn from the plain "
-                f"softmax; leave it out or give {json.dumps(neutral[0])}",
+                f"{name} = {json.dumps(value)[:80]} is not supported: tokens are sampled from the plain "
+                f"softmax; leave it out or pass {json.dumps(neutral[0])}",
             )
     return request
 

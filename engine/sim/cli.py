@@ -30,7 +30,7 @@ from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import load_trace
 from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
-from rocstar.sandbox.command_line import CommandParser, number_option
+from rocstar.sandbox.command_line import CommandParser, format_error, number_option
 
 USAGE_ERROR, FAILED = 2, 1
 HOW_LONG = (
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None, make_page: PageMaker) -> int:
     try:
         return _run(options, make_page)
     except (OSError, ValueError) as error:
-        print(f"rocstar sim: {error}", file=sys.stderr)
+        print(f"rocstar sim: {format_error(error)}", file=sys.stderr)
         return USAGE_ERROR
     except SimulationError as error:
         print(f"rocstar sim: {error}", file=sys.stderr)

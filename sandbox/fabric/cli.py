@@ -170,7 +170,8 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
         finally:
             announcing.cancel()
             running.cancel()
-        print_status(f"ended; {dict(worker.counters())}", "worker")
+        counts = (f"{count} {name.replace('_', ' ')}" for name, count in worker.counters().items() if count)
+        print_status(f"ended after {', '.join(counts) or 'no calls'}", "worker")
         if not running.cancelled():
             running.result()
     return INTERRUPTED if interrupted else 0

@@ -307,6 +307,9 @@ class WorkerInfo:
     capacity: int
     flavours: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{self.name} runs {self.capacity} programs at a time ({', '.join(self.flavours)})"
+
 
 def encode_worker(info: WorkerInfo) -> str:
     return json.dumps(asdict(info))

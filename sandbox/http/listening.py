@@ -113,16 +113,18 @@ def _bind(address: Address, *, last_try: bool = False) -> list[socket.socket]:
                     continue  # a machine without IPv6
                 if not last_try and bound and error.errno == errno.EADDRINUSE:
                     return []
-                reason = (error.strerror or str(error)).lower()
-                raise ValueError(
-                    f"cannot listen on {host}:{port}: {reason}; give another --port or --host, --port 0 "
-                    "takes a free one"
-                ) from None
+                raise ValueError(format_listen_error(host, port, error)) from None
             port = bound[0].getsockname()[1]
         if address.unix:
             bound.append(opened.enter_context(_bind_unix(address.unix, address.unix_group)))
         opened.pop_all()  # all are bound: none is closed here
     return bound
+
+
+def format_listen_error(host: str, port: int, error: OSError) -> str:
+    """Return the message for an address in use. asyncio's own text has a Python tuple."""
+    reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
+    return f"cannot listen on {host}:{port}: {reason}; pass another --port, or --port 0 for a free one"
 
 
 def _resolve_addresses(address: Address) -> list[tuple[int, str]]:
@@ -134,7 +136,7 @@ def _resolve_addresses(address: Address) -> list[tuple[int, str]]:
             found = socket.getaddrinfo(name, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except socket.gaierror as error:
             raise ValueError(
-                f"cannot listen on {host}: {error.strerror}; give an address of this machine as --host"
+                f"cannot listen on {host}: {error.strerror}; pass an address of this machine as --host"
             ) from None
         places.update(((family, str(place[0])), None) for family, _, _, _, place in found)
     return list(places)

@@ -129,7 +129,7 @@ def test_a_worker_says_that_it_waits_for_redis_and_ctrl_c_ends_it(tmp_path: Path
     terminal.type(b"\x03")
     assert terminal.ended() == 130
     (line,) = lines_after_the_key(terminal)
-    assert line.startswith("rocstar sandbox worker: ended; ")
+    assert line.startswith("rocstar sandbox worker: ended after no calls")
 
 
 def test_a_worker_whose_patience_is_over_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

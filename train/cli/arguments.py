@@ -19,6 +19,7 @@ from rocstar.train.recipe.load import shipped_recipes
 
 FIELDS = "fields are set with --section.field=value or --section.field value, switches with true or false"
 RECIPE_HELP = f"a TOML file, or one of {', '.join(shipped_recipes())}; {FIELDS}"
+TARGET_HELP = f"a run directory (its last checkpoint), a checkpoint or model folder, or {RECIPE_HELP}"
 
 
 def refuse_misspelt(parser: argparse.ArgumentParser, rest: list[str]) -> None:

@@ -12,16 +12,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.cli.arguments import RECIPE_HELP, directory_of, loading, number
+from rocstar.train.cli.arguments import RECIPE_HELP, TARGET_HELP, directory_of, loading, number
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
+from rocstar.train.record.console_text import metrics_texts
 from rocstar.train.record.ending import run_interrupted
+from rocstar.train.record.run_directory import recipe_of
 
 
 def add_train(parser: argparse.ArgumentParser, *, only_sft: bool = False) -> None:
     """Add the options of `rocstar train`, or of `rocstar sft`."""
-    parser.add_argument("recipe", help=RECIPE_HELP)
+    parser.add_argument("recipe", help=f"a run directory (its config.toml), or {RECIPE_HELP}")
     parser.add_argument("--output-dir", help="run directory; default runs/NAME")
     if not only_sft:
         parser.epilog = "Every field of a recipe: rocstar recipe."
@@ -31,13 +33,13 @@ def add_train(parser: argparse.ArgumentParser, *, only_sft: bool = False) -> Non
     text = "check model, data, engine, output directory and disk, and print recipe and plan; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = (
-        "of --dry-run: nodes and GPUs on each, 8x8 for example, or 3x8+5x8 where the last five only serve; "
+        "with --dry-run: nodes and GPUs per node, as 8x8, or 3x8+5x8 if the last five only serve; "
         "default: this process, or torchrun's"
     )
     parser.add_argument("--world", metavar="NODESxGPUS", help=text)
-    text = "of --dry-run: rehearse the learner on GPUs of M GiB that are not there; refuse what does not fit"
+    text = "with --dry-run: simulate the learner's memory on GPUs of M GiB, and fail if it does not fit"
     parser.add_argument("--gpu-memory-gb", type=_memory, metavar="M", help=text)
-    parser.add_argument("--json", action="store_true", help="of --dry-run: print one JSON object")
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print one JSON object")
     parser.set_defaults(only_sft=only_sft, **({"resume": False, "from_rollouts": None} if only_sft else {}))
 
 
@@ -71,9 +73,9 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
             learner=_rehearsal(options),
         )
     if options.gpu_memory_gb is not None:
-        raise ConfigError("--gpu-memory-gb is of a rehearsal; it needs --dry-run")
+        raise ConfigError("--gpu-memory-gb needs --dry-run")
     if options.json:
-        raise ConfigError("--json is of --dry-run; a run writes metrics.jsonl")
+        raise ConfigError("--json needs --dry-run; a run writes metrics.jsonl")
     if options.world:
         raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
     with loading():
@@ -115,15 +117,15 @@ def interrupted(options: argparse.Namespace, rest: list[str], arguments: list[st
 
 def add_rollout(parser: argparse.ArgumentParser) -> None:
     """Add the options of `rocstar rollout`."""
-    parser.add_argument("recipe", help=RECIPE_HELP)
+    parser.add_argument("recipe", metavar="RUN_OR_MODEL_OR_RECIPE", help=TARGET_HELP)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
     text = "a JSONL file for one step, or with --steps a folder for `train --from-rollouts`"
     parser.add_argument("--out", required=True, type=Path, help=text)
     size = parser.add_mutually_exclusive_group()
-    text = "number of tasks of the one step"
-    size.add_argument("--limit", type=number("a number of tasks", 1), default=8, help=text)
-    text = "so many steps of rl.tasks_per_step tasks"
-    size.add_argument("--steps", type=number("a step", 1), help=text)
+    text = "number of tasks of the one step; default: rl.tasks_per_step"
+    size.add_argument("--limit", type=number("a number of tasks", 1), metavar="N", help=text)
+    text = "number of steps, each of rl.tasks_per_step tasks"
+    size.add_argument("--steps", type=number("a step", 1), metavar="N", help=text)
     text = "with --steps: roll out the steps that the folder does not have yet"
     parser.add_argument("--resume", action="store_true", help=text)
     text = "replace the file --out if there is one; it stays until the new one is whole"
@@ -135,7 +137,7 @@ def add_rollout(parser: argparse.ArgumentParser) -> None:
 
 def rollout(options: argparse.Namespace, rest: list[str]) -> int:
     """Roll out and save trajectories, or with --dry-run check what that needs."""
-    recipe = load_recipe(options.recipe, rest)
+    recipe = recipe_of(options.recipe, options.model, rest)
     if options.dry_run:
         from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
         from rocstar.train.plan.dry_run import dry_run_alone
@@ -159,11 +161,13 @@ def rollout(options: argparse.Namespace, rest: list[str]) -> int:
     elif options.resume:
         raise ConfigError("--resume goes on with the steps of a folder; it needs --steps")
     else:
-        summary = roll_out_file(
-            recipe, options.model, out=options.out, limit=options.limit, force=options.force
-        )
-    lines = "\n".join(f"{key}  {value:.3f}" for key, value in summary.items())
-    print(json.dumps(summary) if options.json else lines)
+        limit = options.limit or recipe.rl.tasks_per_step
+        summary = roll_out_file(recipe, options.model, out=options.out, limit=limit, force=options.force)
+    if options.json:
+        print(json.dumps(summary))
+    else:
+        parts = [f"wrote {options.out}: {summary['ledger/generated']:.0f} trajectories"]
+        print("  ".join(parts + metrics_texts(summary)))
     return 0
 
 

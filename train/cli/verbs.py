@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from rocstar.train.cli import training
-from rocstar.train.cli.arguments import RECIPE_HELP, check_fields, loading, number
+from rocstar.train.cli.arguments import RECIPE_HELP, TARGET_HELP, check_fields, loading, number
 from rocstar.train.data import data_command
 from rocstar.train.evaluation import command as evaluation
 from rocstar.train.plan.node_doctor import add_node_options, node_doctor
@@ -126,7 +126,8 @@ def _records(options: argparse.Namespace) -> int:
     folder = inner if inner.is_dir() else options.run
     present = record_files(folder)
     if missing := [step for step in options.steps or [] if step not in present]:
-        raise ConfigError(f"{str(options.run)!r} has no records of step {missing[0]}; it has {list(present)}")
+        steps = ", ".join(map(str, present)) or "none"
+        raise ConfigError(f"{str(options.run)!r} has no records of step {missing[0]}; it has steps {steps}")
     if not present:
         is_begun = any(folder.glob(f"step_*{FRAMES}"))
         fix = "its step, or its server, has not ended: wait for it" if is_begun else "give a run directory"
@@ -227,7 +228,7 @@ VERBS: Sequence[Verb] = (
     ),
     Verb(
         "eval", "evaluate a run, a model or a recipe: avg@k, pass@k",
-        partial(evaluation.add_arguments, recipe_help=RECIPE_HELP, count=number("a number of tasks", 0)),
+        partial(evaluation.add_arguments, recipe_help=TARGET_HELP, count=number("a number of tasks", 0)),
         partial(evaluation.run, loading=loading, write_page=_write_eval_page), "train", "always",
     ),
     Verb(

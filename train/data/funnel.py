@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocstar.engine.charts.drawing import drawing, escape
+from rocstar.sandbox.command_line import format_error
 from rocstar.train.recipe.errors import ConfigError
 
 FUNNEL: Final = "funnel.json"
@@ -137,5 +138,6 @@ def read_funnel(folder: Path) -> Funnel:
         return Funnel(**fields)
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{str(folder)!r} is no finished build ({error}); give the folder that `rocstar data build` wrote"
+            f"{str(folder)!r} is not a finished build ({format_error(error)}); pass a folder "
+            "of `rocstar data build`"
         ) from None

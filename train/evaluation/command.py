@@ -37,8 +37,7 @@ SHOWN = 20
 
 def add_arguments(parser: argparse.ArgumentParser, *, recipe_help: str, count: Callable[[str], int]) -> None:
     """Add the options of the verb."""
-    text = f"a run directory (its last checkpoint), a checkpoint or model folder, or {recipe_help}"
-    parser.add_argument("recipe", nargs="?", metavar="RUN_OR_MODEL_OR_RECIPE", help=text)
+    parser.add_argument("recipe", nargs="?", metavar="RUN_OR_MODEL_OR_RECIPE", help=recipe_help)
     parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
     text = "evaluate on this built-in set instead of the recipe's; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="NAME", help=text)

@@ -35,6 +35,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.conversion_mapping import get_model_conversion_mapping
 
 from rocstar.engine.inference.weights import let_readers_in
+from rocstar.engine.progress.progress import format_bytes
 from rocstar.train.learner.adapters import FOLDER as ADAPTER
 from rocstar.train.learner.adapters import Adapters
 from rocstar.train.learner.gather import gathered, planned, whole_buckets
@@ -263,8 +264,8 @@ def _lack_of_space(directory: Path, model: PreTrainedModel) -> str | None:
     if free >= needed:
         return None
     return (
-        f"the disk of {str(directory)!r} is full: {free / 1e6:.1f} MB free, a checkpoint takes about "
-        f"{needed / 1e6:.1f} MB; free some space or lower checkpoint.keep_last, then go on with --resume"
+        f"the disk of {str(directory)!r} is full: {format_bytes(free)} free, a checkpoint takes about "
+        f"{format_bytes(needed)}; free some space or lower checkpoint.keep_last, then go on with --resume"
     )
 
 

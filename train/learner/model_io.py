@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rocstar.engine.progress.progress import working
+from rocstar.engine.progress.progress import format_bytes, working
 from rocstar.train.learner import hub
 from rocstar.train.learner.claims import CheckedFolder, check_folder, refused
 from rocstar.train.recipe.config import Recipe
@@ -165,7 +165,7 @@ def _described(path: str) -> str:
     if not folder.is_dir():
         return f"{path} from the hub, or this machine's cache of it"
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    return f"in {path}" + (f" ({size / 1e9:.1f} GB)" if size >= 1e8 else "")
+    return f"in {path}" + (f" ({format_bytes(size)})" if size >= 1e8 else "")
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:

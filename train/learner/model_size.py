@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from rocstar.engine.progress.progress import format_bytes
 from rocstar.train.learner.activations import kept_bytes
 from rocstar.train.learner.balance import Cost
 from rocstar.train.learner.known_models import known_config
@@ -69,12 +70,7 @@ def row_cost(model: PreTrainedModel) -> Cost:
 
 def memory_row(name: str, num_bytes: float, text: str) -> str:
     """A line of a plan: name, bytes and explanation."""
-    return f"  {name:<12} {gigabytes(num_bytes):>10}  {text}"
-
-
-def gigabytes(num_bytes: float) -> str:
-    """The number of bytes in GB, or in MB where it is small."""
-    return f"{num_bytes / GB:,.2f} GB" if num_bytes >= 0.1 * GB else f"{num_bytes / 1e6:,.2f} MB"
+    return f"  {name:<12} {format_bytes(num_bytes):>10}  {text}"
 
 
 def model_without_weights(config: ModelConfig) -> PreTrainedModel:

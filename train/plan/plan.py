@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from rocstar.engine.progress.progress import format_bytes
 from rocstar.kernels import chunks
-from rocstar.train.learner.model_size import ModelSize, gigabytes, measure
+from rocstar.train.learner.model_size import ModelSize, measure
 from rocstar.train.learner.model_size import memory_row as row
 from rocstar.train.learner.world import Roles
 from rocstar.train.recipe.config import Recipe
@@ -141,7 +142,7 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
     row_bytes = size.vocabulary * dtype
     if recipe.model.head_dtype == "float32" and dtype < 4:
         row_bytes += 4 * size.vocabulary  # and their gradient in the model's type
-    least, most = (gigabytes(rows * row_bytes) for rows in (chunks.LEAST_ROWS, chunks.MOST_ROWS))
+    least, most = (format_bytes(rows * row_bytes) for rows in (chunks.LEAST_ROWS, chunks.MOST_ROWS))
     text = f"{chunks.ROWS_CPU} rows on a CPU; on a GPU half of what is free then, and from {least} to {most}"
     lines.append(row("logits", chunks.ROWS_CPU * row_bytes, text))
     if not size.adapters:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rocstar.engine.progress.progress import working
+from rocstar.engine.progress.progress import format_bytes, working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
@@ -538,11 +538,12 @@ def check_disk(recipe: Recipe, run_dir: Path) -> None:
     there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.is_dir())
     num = max(1, peak_checkpoints(recipe) - len(complete_checkpoints(run_dir)))
     each = checkpoint_bytes(size.parameters, size.adapters, size.dtype_bytes)
-    free = shutil.disk_usage(there).free
-    if free < num * each:
+    disk = shutil.disk_usage(there)
+    free = disk.free
+    if disk.total and free < num * each:  # /proc has no size; that it cannot be written is another message
         raise ConfigError(
-            f"output directory {str(run_dir)!r}: {free / 1e6:,.1f} MB are free, and {num} checkpoints of "
-            f"{each / 1e6:,.1f} MB will lie there; free some space, lower checkpoint.keep_last = "
+            f"output directory {str(run_dir)!r}: {format_bytes(free)} are free, and {num} checkpoints of "
+            f"{format_bytes(each)} do not fit; free some space, lower checkpoint.keep_last = "
             f"{recipe.checkpoint.keep_last}, or choose another --output-dir"
         )
 

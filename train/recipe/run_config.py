@@ -31,7 +31,7 @@ class RunConfig(Section):
     )
     callbacks: list[CallbackConfig] = Field(
         [],
-        description="classes of yours that hear of steps, groups and evaluations; 'module:Class' or a table",
+        description="custom classes that receive steps, groups and evaluations; 'module:Class' or a table",
     )
 
     keep_records: Expert[Steps] = Field(

@@ -27,10 +27,10 @@ def read_toml(path: Path, *, what: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
         raise ConfigError(
-            f"{what} is no UTF-8: line {line} has the byte 0x{byte:02x}; save the file as UTF-8"
+            f"{what} is not UTF-8: line {line} has the byte 0x{byte:02x}; save the file as UTF-8"
         ) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{what} is not valid TOML: {error}; mend it there") from None
+        raise ConfigError(f"{what} is not valid TOML: {error}; correct that line") from None
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -15,6 +15,7 @@ from rocstar.train.record.callbacks import Callback
 from rocstar.train.record.console_text import (
     apportion,
     evaluation_lines,
+    metrics_texts,
     number,
     progress_bar,
     sparkline,
@@ -37,16 +38,6 @@ CURVES: tuple[tuple[str, str, str, float | None], ...] = (
     ("truncated", "is_truncated/mean", "{:.0%}", 1.0),
 )
 """Label, metric, format and fixed top of the scale (None: the largest value) of each curve of the panel."""
-
-PLAIN = (
-    ("reward", "reward/mean", "{:.2f}"),
-    ("tool errors", "tool/error_share", "{:.0%}"),
-    ("in correct", "tool/error_share_in_correct", "{:.0%}"),
-    ("tokens", "seq_len/mean", "{:.0f}"),
-    ("turns", "num_turns/mean", "{:.1f}"),
-    ("truncated", "is_truncated/mean", "{:.0%}"),
-)
-"""Label, metric and format of each part of the plain line."""
 
 MAX_WIDTH = 80
 CURVE_WIDTH = 32
@@ -112,11 +103,7 @@ class Console(StatusLine, Callback):
 
     def _plain_line(self) -> str:
         """The last step as one line, for logs."""
-        parts = [self._progress_text()]
-        for label, name, template in PLAIN:
-            value = number(self._last, name)
-            if value is not None:
-                parts.append(f"{label} {template.format(value)}")
+        parts = [self._progress_text(), *metrics_texts(self._last)]
         seconds = number(self._last, "time/step")
         if seconds is not None:
             budget = " ".join(f"{name} {percent}%" for name, percent in time_percents(self._last).items())

@@ -10,12 +10,27 @@ from rocstar.engine.progress.progress import duration
 from rocstar.train.record.time_budget import PHASES, whole_percents
 
 BARS = "▁▂▃▄▅▆▇█"
+PLAIN = (
+    ("reward", "reward/mean", "{:.2f}"),
+    ("tool errors", "tool/error_share", "{:.0%}"),
+    ("in correct", "tool/error_share_in_correct", "{:.0%}"),
+    ("tokens", "seq_len/mean", "{:.0f}"),
+    ("turns", "num_turns/mean", "{:.1f}"),
+    ("truncated", "is_truncated/mean", "{:.0%}"),
+)
+"""Label, metric and format of each part of a step's line."""
 
 
 def number(row: Mapping[str, Any], name: str) -> float | None:
     """The metric of this name, or None where the row has none (or null)."""
     value = row.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def metrics_texts(row: Mapping[str, Any]) -> list[str]:
+    """Return the main metrics of a row, rounded: `reward 0.44`, `tool errors 5%`."""
+    known = [(label, number(row, name), template) for label, name, template in PLAIN]
+    return [f"{label} {template.format(value)}" for label, value, template in known if value is not None]
 
 
 def sparkline(values: Sequence[float], width: int, top: float | None = None) -> str:
@@ -40,14 +55,16 @@ def progress_bar(done: int, total: int, width: int) -> str:
 
 
 def step_time(seconds: float) -> str:
-    """A step's time with two digits: `0.42s`, `3.1s`, then as `duration`."""
-    return f"{seconds:.2g}s" if abs(seconds) < 10 else duration(seconds)
+    """A step's time: `0.42s`, `3.1s`, then as `duration`."""
+    return f"{seconds:.{1 if seconds >= 1 else 2}f}s" if seconds < 9.95 else duration(seconds)
 
 
 def time_percents(row: Mapping[str, Any]) -> dict[str, int]:
-    """The phases of a step that took at least half a percent or so; all of them sum to 100."""
+    """The phases of a step that took at least half a percent or so; all of them sum to 100. Empty if no phase
+    was timed and all is `other`."""
     seconds = {name: number(row, f"time/{name}") or 0.0 for name in PHASES}
-    return {name: percent for name, percent in whole_percents(seconds).items() if percent}
+    percents = {name: percent for name, percent in whole_percents(seconds).items() if percent}
+    return {} if set(percents) == {"other"} else percents
 
 
 def apportion(percents: Mapping[str, int], width: int) -> dict[str, int]:

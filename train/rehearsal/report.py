@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from rocstar.train.learner.model_size import gigabytes
+from rocstar.engine.progress.progress import format_bytes
 from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB, KvCapacity, MemoryFit
 from rocstar.train.rehearsal.memory_tracker import GIB, MemoryPeak, highest
 from rocstar.train.rehearsal.rows import PackedStep
@@ -105,8 +105,8 @@ class Rehearsal:
             )
         if (moved := self.moved) is not None:
             lines.append(
-                f"  publish: {gigabytes(moved.publish_bytes)} to a server, {moved.publish_s:.0f} s; "
-                f"checkpoint: {gigabytes(moved.checkpoint_bytes)}, {moved.checkpoint_s:.0f} s, and "
+                f"  publish: {format_bytes(moved.publish_bytes)} to a server, {moved.publish_s:.0f} s; "
+                f"checkpoint: {format_bytes(moved.checkpoint_bytes)}, {moved.checkpoint_s:.0f} s, and "
                 f"{moved.checkpoint_write_s:.0f} s beside the next steps"
             )
         if (t := self.timeline) is not None:

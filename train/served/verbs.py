@@ -105,6 +105,8 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
 
     start = None if options.start is None else recorded_start(options.start)
     sampled = {"temperature": options.temperature, "seed": options.seed, "max_tokens": options.max_tokens}
+    is_url = options.target.partition("://")[0] in ("http", "https")
+    recipe = None if is_url else _local_recipe(options, rest)
     order = ChatOrder(
         prompts=_prompts(options, start),
         start=start,
@@ -112,23 +114,15 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         num_choices=options.n,
         fields={name: value for name, value in sampled.items() if value is not None},
     )
-    if options.target.partition("://")[0] in ("http", "https"):
+    if recipe is None:
         if rest or options.model or options.out or options.max_turns:
             given = rest[0] if rest else "--model, --out and --max-turns"
-            raise ConfigError(f"{given}: of a model that is opened here; {options.target} is open already")
+            raise ConfigError(f"{given} cannot change the server at {options.target}; leave it out")
         _check_address(options.target)
         token = _token(options.token_file)
         return chat_with(order, url=options.target, model=options.served_model, token=token)
-    if re.fullmatch(r"[\w.-]+:[0-9]+(/.*)?", options.target) and not Path(options.target).exists():
-        raise ConfigError(
-            f"{options.target!r} is no run and no model; of a server give http://{options.target}"
-        )
-    if missing := missing_extra_message("rocstar chat of a model that is opened here", "train"):
-        raise ConfigError(missing)
     from rocstar.train.served.recorded_start import solved_question
 
-    recipe = recipe_of(options.target, options.model, rest)
-    _name_code(recipe)
     if order.prompts is None and options.model is None:
         order = dataclasses.replace(order, example=solved_question(Path(options.target)))
     with loading():
@@ -146,6 +140,19 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
     return chat_locally(order, serving)
 
 
+def _local_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
+    """Return the recipe of a model that this process opens. ConfigError if there is none."""
+    if re.fullmatch(r"[\w.-]+:[0-9]+(/.*)?", options.target) and not Path(options.target).exists():
+        raise ConfigError(
+            f"{options.target!r} is not a run or a model; for a server pass http://{options.target}"
+        )
+    if missing := missing_extra_message("rocstar chat of a model that is opened here", "train"):
+        raise ConfigError(missing)
+    recipe = recipe_of(options.target, options.model, rest)
+    _name_code(recipe)
+    return recipe
+
+
 def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[str] | None:
     """Return the prompts of a non-interactive chat; None if a user types them."""
     if start is not None and start.goes_on:
@@ -159,17 +166,17 @@ def _prompts(options: argparse.Namespace, start: RecordedStart | None) -> list[s
         return [options.prompt]
     if options.prompt is None and sys.stdin.isatty():
         if options.json:
-            raise ConfigError("--json is of --prompt, or of prompts that are piped in")
+            raise ConfigError("--json needs --prompt, or prompts on standard input")
         return None
     try:
         text = sys.stdin.read()
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"standard input is no text in {error.encoding}: {error.reason}; pipe text in, in that encoding"
+            f"standard input is not {error.encoding}: {error.reason}; pipe text in that encoding"
         ) from None
     given = [line.strip() for line in text.splitlines()] if options.json else [text.strip()]
     if not any(given):
-        raise ConfigError("standard input holds no prompt; pipe one in, or give --prompt")
+        raise ConfigError("standard input is empty; pipe a prompt in, or pass --prompt")
     return [prompt for prompt in given if prompt]
 
 
@@ -231,7 +238,7 @@ def _token(path: Path | None) -> str | None:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"--token-file {str(path)!r} cannot be read: {error}; write the token into it"
+            f"--token-file: {format_error(error)}. Pass a readable file with the token."
         ) from None
 
 

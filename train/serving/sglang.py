@@ -21,11 +21,11 @@ import torch
 
 from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.inference.sglang.server import Launcher, ServerProcess
-from rocstar.engine.progress.progress import working
+from rocstar.engine.progress.progress import format_bytes, working
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.commands import ReleaseMemory
 from rocstar.train.learner.model_io import DTYPES, checked_folder, load_tokenizer
-from rocstar.train.learner.model_size import ModelSize, gigabytes
+from rocstar.train.learner.model_size import ModelSize
 from rocstar.train.learner.store_channel import travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.rank_commands import WriteWeights, weight_shapes
@@ -190,9 +190,9 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, ranks: int) 
         return ["GPUs: none is named; the servers run where engine.args.device says"]
     learner = server = ""
     if not isinstance(size, str):
-        learner = f"  {gigabytes(size.learner_bytes(ranks))} and activations" if gpus.learner else ""
+        learner = f"  {format_bytes(size.learner_bytes(ranks))} and activations" if gpus.learner else ""
         share = size.dtype_bytes * size.parameters / len(gpus.servers[0])
-        server = f"  {gigabytes(share)} of weights; KV fills engine.args.mem-fraction-static"
+        server = f"  {format_bytes(share)} of weights; KV fills engine.args.mem-fraction-static"
     other = " while no server runs" if recipe.engine.placement == "restart" else ""
     used = {
         gpu: [f"learner rank {rank} of the node{other}{learner}"] for rank, gpu in enumerate(gpus.learner)

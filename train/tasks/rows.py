@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rocstar.sandbox.command_line import format_error
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.paths import missing_path_hint
@@ -134,7 +135,7 @@ def jsonl_rows(path: Path) -> Rows:
                     yield where, row
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"data file {str(path)!r} cannot be read: {error}; give a UTF-8 JSONL file"
+            f"cannot read data file {format_error(error, path)}; pass a UTF-8 JSONL file"
         ) from None
 
 

@@ -58,7 +58,7 @@ def install(model: PreTrainedModel) -> None:
     kinds = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
     if kinds:
         raise ValueError(
-            f"{type(model).__name__} has layers of {sorted(kinds)}; only full attention is served"
+            f"{type(model).__name__} has layers of {', '.join(sorted(kinds))}; only full attention is served"
         )
     AttentionInterface.register(NAME, _forward)
     model.set_attn_implementation(NAME)

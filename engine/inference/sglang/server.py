@@ -119,7 +119,7 @@ class ServerProcess:
             if loop.time() - reported >= PROGRESS_EVERY_S:
                 reported = loop.time()
                 last = (self.tail().splitlines() or [""])[-1]
-                progress(f"waiting for the inference server since {waited:.0f} s: {last}")
+                progress(f"waiting for the inference server, {waited:.0f} s: {last}")
             await asyncio.sleep(PROBE_EVERY_S)
 
     def tail(self) -> str:

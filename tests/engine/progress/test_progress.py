@@ -131,7 +131,7 @@ async def test_a_publish_is_work_too(watched: Watched) -> None:
             waiting("step 4", "the engine to take new weights", kind="publish", deadline=None),
             waiting("s4/a/0", "the policy", kind="generate", deadline=None),
         ):
-            assert watched.told(61.0) == ["step 4 waits for the engine to take new weights, 1m01s"]
+            assert watched.told(61.0) == ["step 4: waiting for the engine to take new weights (1m01s)"]
             assert not watched.told(62.0)
     assert not watched.told(1000.0)
 
@@ -168,13 +168,13 @@ def test_a_watcher_sees_attempts_tokens_and_the_slowest() -> None:
 
     assert seen_at(4.0, rolled_out) == [
         "evaluation: 0 of 1 tasks, 0 of 4 attempts, 4 in flight, 4s",
-        "  slowest: s3/a/0, turn 1, 4s, waits for the policy since 4s",
+        "  slowest: s3/a/0, turn 1, 4s, waiting for the policy (4s)",
     ]
     tokens = 3 * 5 + len(CALL) + 1
     assert seen_at(30.0, rolled_out) == [
         "evaluation: 0 of 1 tasks, 3 of 4 attempts, 1 in flight "
         f"(0.1/s, {tokens / 30:.2g} tokens/s), 30s, about 10s left",
-        "  slowest: s3/a/0, turn 1, 30s, waits for its tools since 20s",
+        "  slowest: s3/a/0, turn 1, 30s, waiting for its tools (20s)",
     ]
 
 

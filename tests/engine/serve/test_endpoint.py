@@ -168,7 +168,7 @@ async def test_requests_without_a_seed_are_independent(serving: Serving) -> None
     texts = [choice["message"]["content"] for choice in many["choices"]]
     assert len(set(texts)) == 16
     assert texts == [choice["message"]["content"] for choice in again["choices"]]
-    assert sum("asks the same again with seed 5" in note for note in client.notes) == 1
+    assert sum("repeats a request with seed 5" in note for note in client.notes) == 1
 
 
 async def test_limits_are_of_all_turns_together(serving: Serving) -> None:

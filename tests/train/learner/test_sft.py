@@ -116,7 +116,7 @@ def test_a_row_without_tools_shows_those_of_the_recipe_or_none(tmp_path: Path, c
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(b"\n\n", "holds no conversation"), (b"\xff\xfe{}", "cannot be read")]
+    ("content", "words"), [(b"\n\n", "holds no conversation"), (b"\xff\xfe{}", "cannot read")]
 )
 def test_a_file_that_is_empty_or_no_text(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "chat.jsonl"

@@ -29,10 +29,10 @@ def test_a_byte_order_mark_and_ends_of_lines_change_nothing(file: Path, mark: by
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"a = 1\n# gro\xdf\n", "it is no UTF-8: line 2 has the byte 0xdf; save the file as UTF-8"),
-        (b"\xef\xbb\xbf# gro\xdf\n", "it is no UTF-8: line 1 has the byte 0xdf; save the file as UTF-8"),
-        ("a = 1\n".encode("utf-16"), "it is no UTF-8: line 1 has the byte 0xff; save the file as UTF-8"),
-        (b"a = 1\n[run\n", "it is not valid TOML: .*line 2.*; mend it there"),
+        (b"a = 1\n# gro\xdf\n", "it is not UTF-8: line 2 has the byte 0xdf; save the file as UTF-8"),
+        (b"\xef\xbb\xbf# gro\xdf\n", "it is not UTF-8: line 1 has the byte 0xdf; save the file as UTF-8"),
+        ("a = 1\n".encode("utf-16"), "it is not UTF-8: line 1 has the byte 0xff; save the file as UTF-8"),
+        (b"a = 1\n[run\n", "it is not valid TOML: .*line 2.*; correct that line"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_line_and_what_to_do(file: Path, data: bytes, told: str) -> None:

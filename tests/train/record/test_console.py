@@ -223,10 +223,15 @@ def test_sparkline(values: list[float], width: int, top: float | None, text: str
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.042, "0.042s"), (3.21, "3.2s"), (12.4, "12s"), (187, "3m07s")]
+    ("seconds", "text"), [(0.018, "0.02s"), (3.21, "3.2s"), (12.4, "12s"), (187, "3m07s")]
 )
 def test_step_time(seconds: float, text: str) -> None:
     assert step_time(seconds) == text
+
+
+def test_a_time_that_no_phase_explains_is_not_called_other() -> None:
+    assert time_percents({"time/other": 0.018}) == {}
+    assert time_percents({"time/other": 1.0, "time/learn": 3.0}) == {"learn": 75, "other": 25}
 
 
 def test_bars() -> None:

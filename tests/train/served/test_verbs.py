@@ -43,13 +43,17 @@ MISTAKES = [
     (["serve", "/"], "'/' is a folder without config.toml; pass a TOML file, a run's folder, "),
     (["eval", "nowhere"], "'nowhere' does not exist; pass a TOML file, a run's folder, a model's folder"),
     (["serve", "quickstart", "--portt", "1"], "--portt"),
-    (["chat", "http://localhost:1/v1", "--model", "x", "--prompt", "p"], "is open already"),
+    (
+        ["chat", "http://localhost:1/v1", "--model", "x", "--prompt", "p"],
+        "cannot change the server at http://localhost:1/v1",
+    ),
     (
         ["chat", "http://[::1", "--prompt", "p"],
         "http://[::1 is no address (Invalid IPv6 URL); give http://HOST",
     ),
     (["chat", "http://", "--prompt", "p"], "http:// names no host"),
-    (["chat", "localhost:8000", "--prompt", "p"], "of a server give http://localhost:8000"),
+    (["chat", "nowhere"], "'nowhere' does not exist; pass"),  # before standard input is read
+    (["chat", "localhost:8000", "--prompt", "p"], "for a server pass http://localhost:8000"),
     (["chat", "http://localhost:70000", "--prompt", "p"], "Port out of range"),
     (["chat", "quickstart", "--seed", "x"], "not a seed"),
     (["chat", "quickstart", "--seed", "1_000"], "not a seed"),
@@ -100,7 +104,7 @@ def test_a_prompt_that_is_no_text_is_one_message(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\xffb"), encoding="utf-8"))
     assert main(["chat", "http://127.0.0.1:1"]) == 2
-    assert "standard input is no text in utf-8: invalid start byte; pipe text in" in capsys.readouterr().err
+    assert "standard input is not utf-8: invalid start byte; pipe text in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`rocstar export`: a checkpoint as others load it.
+"""`rocstar export`: a checkpoint in a standard format.
 
 CHECKPOINT | RUN ──source.py──> Source ──┬─ hf_folder.py: bfloat16 safetensors, template, generation, card
                                          └─ gguf_file.py: one GGUF file, the reverse of import_gguf.py

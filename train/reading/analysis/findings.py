@@ -37,18 +37,14 @@ BEHIND: Final = {
 def behind_sentence(name: str, found: ControlComparison) -> str:
     """Return the finding on the first tokens after tool output."""
     what = f"After {BEHIND[name]}"
-    ratio, nats = found.ratio, found.difference
+    ratio = found.ratio
     if not ratio.num_tokens:
         return f"{what}: no token was seen."
     if why := _too_little(ratio):
         return f"{what}: {why}."
-    numbers = (
-        f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times as often in the top fifth as at the "
-        "same offset of turns that answer no tool"
-    )
-    direction = ratio.lies_beyond(1.0)
-    verdict = ("no significant difference", "more often", "less often")[direction]
-    return f"{what}: {verdict} ({numbers}; {nats.value:+.2f} [{nats.low:+.2f}, {nats.high:+.2f}] nats)."
+    direction = ("no significant difference", "uncertain more often", "uncertain less often")
+    times = f"{ratio.value:.2f} times as often as in other turns [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{what}: {direction[ratio.lies_beyond(1.0)]}, {times}."
 
 
 def class_sentence(name: TokenClass, found: ClassShare) -> str:

@@ -19,7 +19,7 @@ from rocstar.engine.record.signs import is_looping, is_timed_out
 from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import Trajectory
 from rocstar.train.reading.diagnosis.alarms import patience_s, work_s
-from rocstar.train.reading.diagnosis.history import History, Row, usual
+from rocstar.train.reading.diagnosis.history import STRETCH, History, Row, usual
 from rocstar.train.reading.diagnosis.ringing import ALARMS, QUIET, Episode, Ringing, Witness
 from rocstar.train.record.manifest import RUNNING, read_manifest
 from rocstar.train.record.metrics import read_metrics
@@ -30,6 +30,8 @@ SILENT: Final = "silent"
 UNKNOWN: Final = "unknown"
 LEAST_SILENCE_S: Final = 60.0
 SHOWN: Final = 3
+LEAST_STEPS: Final = 2 * STRETCH
+"""RL steps of two stretches, which most alarms compare."""
 MOST_READ: Final = 256
 """Trajectories of a step that are read for an alarm whose property the index does not count."""
 
@@ -52,6 +54,11 @@ class Diagnosis:
     """Trajectories that show an alarm, by its name."""
     not_looked_at: dict[str, str]
     """Alarms that this run cannot have, with the metric that is missing."""
+
+    @property
+    def is_too_short(self) -> bool:
+        """True if the run has too few steps for most alarms."""
+        return self.steps < LEAST_STEPS
 
     @property
     def is_ill(self) -> bool:

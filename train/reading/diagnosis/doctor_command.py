@@ -36,6 +36,7 @@ def as_plain(found: Diagnosis) -> dict[str, Any]:
         "run": str(found.run),
         "ill": found.is_ill,
         "steps": found.steps,
+        "too_short": found.is_too_short,
         "state": {"name": found.state, "told": found.state_note},
         "standing": [_plain(found, episode) for episode in found.standing],
         "over": [_plain(found, episode) for episode in found.over],
@@ -62,20 +63,24 @@ def _plain(found: Diagnosis, episode: Episode) -> dict[str, Any]:
 
 def as_text(found: Diagnosis) -> str:
     """Lines for people: liveness first."""
+    from rocstar.train.reading.diagnosis.diagnose import LEAST_STEPS
     from rocstar.train.reading.diagnosis.ringing import KINDS
 
     note = f": {found.state_note}" if found.state_note else ""
     lines = [f"{found.run}: {found.steps} RL steps, {found.state}{note}"]
+    if found.is_too_short:
+        lines.append(f"alarms compare steps with earlier ones: they need {LEAST_STEPS} RL steps")
     for kind in KINDS:
         episodes = [episode for episode in found.standing if episode.alarm.kind == kind]
-        lines.append(f"{kind}:" + ("" if episodes else " nothing stands"))
+        none = "too short to judge" if found.is_too_short else "no active alarms"
+        lines.append(f"{kind}:" + ("" if episodes else f" {none}"))
         lines += [line for episode in episodes for line in _lines(found, episode)]
     if found.over:
         over = (f"{e.alarm.name} (steps {e.first} to {e.last})" for e in found.over)
-        lines.append(f"over: {', '.join(over)}")
+        lines.append(f"ended: {', '.join(over)}")
     if found.not_looked_at:
         missing = (f"{name} (no {metric})" for name, metric in found.not_looked_at.items())
-        lines.append(f"not looked at: {', '.join(missing)}")
+        lines.append(f"not checked: {', '.join(missing)}")
     return "\n".join(lines)
 
 

@@ -10,6 +10,8 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocstar.engine.progress.progress import format_bytes
+from rocstar.sandbox.http.listening import format_listen_error
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import replace_text
 from rocstar.train.record.targets import check_file
@@ -76,7 +78,7 @@ def _export(reader: RunReader, run_index: RunIndex, file: Path) -> None:
     except NothingThereError as error:
         raise ConfigError(f"nothing can be exported: {error}") from None
     replace_text(file, text)
-    print(f"{file}: {len(text.encode()) / 1e6:.1f} MB")
+    print(f"{file}: {format_bytes(len(text.encode()))}")
 
 
 async def _serve(reader: RunReader, options: argparse.Namespace) -> None:
@@ -99,7 +101,5 @@ async def _serve(reader: RunReader, options: argparse.Namespace) -> None:
         await server.serve(HOST, wanted, ready, stop)
     except OSError as error:
         if options.port is not None:
-            raise ConfigError(
-                f"cannot listen on port {options.port}: {error.strerror}. Pass another --port."
-            ) from None
+            raise ConfigError(format_listen_error(HOST, options.port, error)) from None
         await PageServer(reader, token=token).serve(HOST, 0, ready, stop)

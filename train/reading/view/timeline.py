@@ -26,7 +26,7 @@ from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.run_directory import records_file
 
 COLORS: Final = {"queued": 7, "policy": 0, "tool": 2, "judge": 4}
-WORDS: Final = {"queued": "waits for a place", "policy": "policy", "tool": "tools", "judge": "judge"}
+WORDS: Final = {"queued": "queued", "policy": "policy", "tool": "tools", "judge": "judge"}
 LANE, TOP, FOOT = 16, 46, 24
 MOST_LANES: Final = 64
 """Trajectories of a step's drawing."""

@@ -74,7 +74,7 @@ async def test_a_sick_run_is_told_with_what_shows_it(
     assert 15 <= alarm["first_step"] < 20 and alarm["definition"] and alarm["todo"]
     assert main(["doctor", str(run)]) == 1
     text = capsys.readouterr().out
-    assert "truncation, since step" in text and "s20/cut/0" in text and "liveness: nothing stands" in text
+    assert "truncation, since step" in text and "s20/cut/0" in text and "liveness: no active alarms" in text
 
 
 def test_a_healthy_run_has_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,3 +171,12 @@ def test_a_resumed_run_has_the_alarms_of_one_that_went_on(tmp_path: Path) -> Non
     names = ("step", "alarm/repetition")
     assert [[r.get(n) for n in names] for r in again] == [[r.get(n) for n in names] for r in whole]
     assert len(first.notes) == 1 and not second.notes
+
+
+def test_a_run_of_few_steps_is_too_short_to_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for steps, is_short in ((5, True), (6, False)):
+        run = write_rows(tmp_path / f"of_{steps}", healthy(steps))
+        assert main(["doctor", str(run)]) == 0
+        text = capsys.readouterr().out
+        assert ("health: too short to judge" in text, "need 6 RL steps" in text) == (is_short, is_short), text
+        assert ("health: no active alarms" in text) != is_short
