@@ -155,7 +155,7 @@ def _read_run(run_dir: Path, step: int) -> tuple[Recipe, dict[int, Row]]:
     """The recipe that a run had at a step, and its RL rows by step."""
     for name in (CONFIG, METRICS):
         if not (run_dir / name).is_file():
-            raise ConfigError(f"{str(run_dir)!r} is no run directory: it has no {name}; give one")
+            raise ConfigError(f"{str(run_dir)!r} is not a run directory: it has no {name}; pass one")
     try:
         rows = read_metrics(run_dir / METRICS)
     except MetricsFileError as error:

@@ -276,7 +276,7 @@ def _load_work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
         step = generate(options.workload, tasks=tasks, siblings=siblings, seed=options.seed)
         return step, None if options.cold else earlier_step(options.workload, tasks, siblings, options.seed)
     if not options.trace.exists():
-        raise ValueError(f"{options.trace}: no such file or directory")
+        raise ValueError(f"{options.trace} does not exist; pass a run directory or a file of records")
     if not 0 <= options.tool_s < math.inf:
         raise ValueError(f"--tool-s {options.tool_s}: seconds cannot be negative or without end; give 0.3")
     workload, before = load_trace(

@@ -6,8 +6,11 @@ raising, so a traceback would fail the test by itself.
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shlex
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,6 +64,14 @@ def places(folder: Path) -> dict[str, str]:
     }
 
 
+FILES = {
+    "a folder/x": "",
+    "model/config.json": "{}",
+    "rows.jsonl": '{"question": "1+1?", "answer": "2"}\n',
+    "broken.toml": "[rl\n",
+}
+
+
 def below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
@@ -85,12 +96,10 @@ def test_a_path_that_is_no_use_is_one_message(
     ("arguments", "told"),
     [
         (["train", "quickstart", "--outputdir=x"], "did you mean --output-dir?"),
-        (["train", "quickstart", "--ressume"], "did you mean --resume?"),
         (["report", "x", "--revael"], "did you mean --reveal?"),
         (["eval", "quickstart", "--checkpoint", "x"], "option '--checkpoint' is not known"),
         (["train", "quickstart", "--dry-run", "--eval.².set=x"], "unknown key 'eval.0.²'"),
         (["train", "quickstart", "--fast"], "recipe fields are set with --section.field=value"),
-        (["train", "quickstart", "--dry-run", "--output-dir", ""], "--output-dir is empty; name a folder"),
         (
             ["train", "quickstart", "--rl.lr=inf", "--dry-run"],
             "rl.lr = inf: Input should be a finite",
@@ -124,6 +133,51 @@ def test_a_slip_is_told_with_what_was_meant(
     lines = [line for line in printed.splitlines() if not line.startswith("importing torch: ")]
     assert len(lines) == 1 and told in lines[0], printed
     assert below(tmp_path) == ["a file"]
+
+
+LISTED = [
+    tuple(entry.removeprefix("$ rocstar ").split("\n", 1))
+    for entry in Path(__file__).with_name("wrong_inputs.txt").read_text(encoding="utf-8").split("\n\n")[1:]
+]
+"""Pairs of arguments and message."""
+
+
+def run_listed(
+    line: str, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, list[str]]:
+    """Run a command of the list. Return its exit code, and its messages with the words of the list."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        try:
+            code = main(shlex.split(line.replace("PORT", port)))
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    printed = capsys.readouterr().err.replace(str(folder), "FOLDER").replace(f":{port}", ":PORT")
+    lines = [line for line in printed.splitlines() if not line.startswith("importing torch: ")]
+    if told.startswith("... "):
+        lines = ["... " + told[4:] if line.endswith(told[4:]) else line for line in lines]
+    return code, lines
+
+
+@pytest.mark.parametrize(("line", "told"), LISTED, ids=[line for line, _ in LISTED])
+def test_a_listed_input_has_its_message(
+    line: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    for name, text in FILES.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    before, told = below(tmp_path), told.strip()
+    assert run_listed(line, told, tmp_path, capsys) == (2, [told])
+    if line.startswith("train quickstart "):
+        assert run_listed(f"{line} --dry-run", told, tmp_path, capsys) == (2, [told]), "as the start"
+    assert below(tmp_path) == before, "something was written"
+
+
+def test_fifty_inputs_are_listed() -> None:
+    assert len(LISTED) >= 50 and len({line for line, _ in LISTED}) == len(LISTED)
+    assert not any("Traceback" in told or "\n" in told.strip() for _, told in LISTED)
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,9 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
             learner=_rehearsal(options),
         )
     if options.gpu_memory_gb is not None:
-        raise ConfigError("--gpu-memory-gb needs --dry-run")
+        raise ConfigError("--gpu-memory-gb is of a rehearsal; it needs --dry-run")
     if options.json:
-        raise ConfigError("--json needs --dry-run; a run writes metrics.jsonl")
+        raise ConfigError("--json is of --dry-run; a run writes metrics.jsonl")
     if options.world:
         raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
     with loading():

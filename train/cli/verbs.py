@@ -161,7 +161,7 @@ def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
     if options.run is None:
         raise ConfigError("nothing to check: pass a run directory, or --node [RECIPE] to check this node")
     if not (options.run / "metrics.jsonl").is_file():
-        raise ConfigError(f"{str(options.run)!r} is not a run directory: it has no metrics.jsonl; give one")
+        raise ConfigError(f"{str(options.run)!r} is not a run directory: it has no metrics.jsonl; pass one")
     try:
         return doctor_command.examine(options.run, as_json=options.json)
     except (MetricsFileError, ManifestError, RecordError) as error:

@@ -26,6 +26,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import load_template
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.data.problem_kinds import KINDS
 from rocstar.train.data.problem_kinds import Kind as ProblemKind
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
@@ -180,8 +181,8 @@ def _find(path: Path) -> Path:
         return path
     if not shipped.is_file():
         raise ConfigError(
-            f"{str(path)!r} does not exist; give a TOML file, or the name of a shipped one: "
-            f"{', '.join(sorted(path.stem for path in BUILDS.glob('*.toml')))}"
+            f"{str(path)!r} does not exist; pass a TOML file, or the name of a shipped one: "
+            f"{suggest(path.stem, sorted(path.stem for path in BUILDS.glob('*.toml')))}"
         )
     return shipped
 

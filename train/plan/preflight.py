@@ -538,9 +538,13 @@ def check_disk(recipe: Recipe, run_dir: Path) -> None:
     there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.is_dir())
     num = max(1, peak_checkpoints(recipe) - len(complete_checkpoints(run_dir)))
     each = checkpoint_bytes(size.parameters, size.adapters, size.dtype_bytes)
-    disk = shutil.disk_usage(there)
-    free = disk.free
-    if disk.total and free < num * each:  # /proc has no size; that it cannot be written is another message
+    total, _, free = shutil.disk_usage(there)
+    if not total:  # as of /proc
+        raise ConfigError(
+            f"output directory {str(run_dir)!r} cannot be written: the file system of {str(there)!r} stores "
+            "no files; choose another --output-dir"
+        )
+    if free < num * each:
         raise ConfigError(
             f"output directory {str(run_dir)!r}: {format_bytes(free)} are free, and {num} checkpoints of "
             f"{format_bytes(each)} do not fit; free some space, lower checkpoint.keep_last = "

@@ -146,7 +146,7 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(run: Path
     cases = [
         (run, tmp_path / "full", "is not empty"),
         (run, tmp_path / "full" / "kept" / "x", "is a file"),
-        (tmp_path / "nothing", tmp_path / "out", "is no folder"),
+        (tmp_path / "nothing", tmp_path / "out", "is not a folder"),
         (tmp_path / "empty", tmp_path / "out", "neither config.json nor a complete checkpoint"),
         (run / "checkpoints" / "step_4", tmp_path / "out", "is not complete"),
         (broken, tmp_path / "out", "config.json asks for"),

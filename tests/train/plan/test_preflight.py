@@ -286,14 +286,13 @@ def test_checkpoints_that_lie_there_at_one_time(every: int, last: int, keep_ever
 
 
 def test_a_disk_without_room_for_the_checkpoints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Usage:
-        total, free = 1 << 40, 1_000_000
-
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: Usage)
-    with pytest.raises(ConfigError, match=r": 1 MB are free, and 2 checkpoints .*keep_last = 2"):
-        check_disk(recipe(), folder / "run" / "deep")
-    Usage.total = Usage.free = 0  # as of /proc, whose own fault is that nothing can be written
-    check_disk(recipe(), folder / "run")
+    for usage, told in (
+        ((1 << 40, 0, 1_000_000), r": 1 MB are free, and 2 checkpoints .*keep_last = 2"),
+        ((0, 0, 0), r"cannot be written: the file system of .* stores no files; choose another --output-dir"),
+    ):
+        monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _, usage=usage: usage)
+        with pytest.raises(ConfigError, match=told):
+            check_disk(recipe(), folder / "run" / "deep")
 
 
 def test_a_redis_that_does_not_answer_is_missing_and_its_password_untold(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rocstar.engine.types import HIDDEN, Task
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
 from rocstar.train.evaluation.benchmarks.plain_sets import ROWS, plain_set
 from rocstar.train.recipe.errors import ConfigError
@@ -35,7 +36,7 @@ def find(name: str) -> Benchmark:
     if name in ROWS:
         return plain_set(name)
     if name not in MODULES:
-        raise ConfigError(f"{name!r} is not a built-in set; the sets are {', '.join(NAMES)}")
+        raise ConfigError(f"{name!r} is not a built-in set; {suggest(name, NAMES)}")
     module, _, attribute = MODULES[name].partition(":")
     try:
         found: Benchmark = getattr(importlib.import_module(module), attribute)

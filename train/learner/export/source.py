@@ -71,7 +71,7 @@ class ExportSource:
 def find_source(path: Path) -> ExportSource:
     """Return the checkpoint at a path, or the last complete one of a run. ConfigError if it is neither."""
     if not path.is_dir():
-        raise ConfigError(f"{str(path)!r} is no folder; give a checkpoint, a Hugging Face folder or a run")
+        raise ConfigError(f"{str(path)!r} is not a folder; pass a checkpoint, a Hugging Face folder or a run")
     if not (path / "config.json").is_file():
         checkpoints = complete_checkpoints(path)
         if not checkpoints:
