@@ -35,7 +35,7 @@ from rocstar.train.learner.world import World, local_device
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
+from rocstar.train.record.metrics import Row, read_metrics
 from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, config_of
 
 ALONE = World(rank=0, size=1)
@@ -156,10 +156,7 @@ def _read_run(run_dir: Path, step: int) -> tuple[Recipe, dict[int, Row]]:
     for name in (CONFIG, METRICS):
         if not (run_dir / name).is_file():
             raise ConfigError(f"{str(run_dir)!r} is not a run directory: it has no {name}; pass one")
-    try:
-        rows = read_metrics(run_dir / METRICS)
-    except MetricsFileError as error:
-        raise ConfigError(str(error)) from None
+    rows = read_metrics(run_dir / METRICS)
     return load_recipe(config_of(run_dir, step)), {row["step"]: row for row in rows if row["phase"] == "rl"}
 
 

@@ -50,7 +50,7 @@ async def test_what_cannot_be_given_says_why(tmp_path: Path, capsys: pytest.Capt
     await run_of_two_steps(tmp_path / "run")
     out = f"--out={tmp_path / 'out'}"
     for arguments, words in (
-        (["--step=3"], "no records of step 3; it has [1, 2]"),
+        (["--step=3"], "no records of step 3; it has steps 1, 2"),
         (["--fast"], "'--fast' is not known"),
     ):
         assert main(["records", str(tmp_path / "run"), out, *arguments]) == 2

@@ -22,26 +22,20 @@ RECIPE_HELP = f"a TOML file, or one of {', '.join(shipped_recipes())}; {FIELDS}"
 TARGET_HELP = f"a run directory (its last checkpoint), a checkpoint or model folder, or {RECIPE_HELP}"
 
 
-def refuse_misspelt(parser: argparse.ArgumentParser, rest: list[str]) -> None:
-    """Raise ConfigError for an unknown option whose name is close to one of the verb's."""
+def refuse_unknown(parser: argparse.ArgumentParser, rest: list[str], *, takes_fields: bool) -> None:
+    """Raise ConfigError for an argument that is no recipe field, or whose name is close to an option's."""
     names = re.findall(r"--([a-z][a-z-]*)", parser.format_usage()) if rest else []
     for option in rest:
-        name = option.removeprefix("--").partition("=")[0]
-        if not option.startswith("--") or "." in name or name in Recipe.model_fields:
+        name, given, _ = option.removeprefix("--").partition("=")
+        is_option = option.startswith("--")
+        if is_option and takes_fields and ("." in name or (given and name in Recipe.model_fields)):
             continue
-        if near := closest(name, names):
-            raise ConfigError(f"option {option!r} is not known; did you mean --{near}?")
-
-
-def check_fields(rest: list[str]) -> None:
-    """Raise ConfigError for an argument that does not have the form of a recipe field."""
-    for option in rest:
-        field, given, _ = option.removeprefix("--").partition("=")
-        is_section = bool(given) and field in Recipe.model_fields
-        if not option.startswith("--") or ("." not in field and not is_section):
-            meant = find_meant(field) if option.startswith("--") else ""
+        near = closest(name, names) if is_option else ""
+        fix = f"did you mean --{near}?" if near else f"see `{parser.prog} --help`"
+        if takes_fields and not near:
+            meant = find_meant(name) if is_option else ""
             fix = meant or "recipe fields are set with --section.field=value"
-            raise ConfigError(f"option {option!r} is not known; {fix}")
+        raise ConfigError(f"option {option!r} is not known; {fix}")
 
 
 def directory_of(options: argparse.Namespace, recipe: Recipe) -> Path:

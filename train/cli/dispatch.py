@@ -6,13 +6,14 @@ Exit codes: see record/ending.py.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 from rocstar.sandbox.command_line import USAGE_ERROR, CommandParser, parse_or_exit
 from rocstar.sandbox.extras import missing_extra_message
-from rocstar.train.cli.arguments import check_fields, refuse_misspelt
+from rocstar.train.cli.arguments import refuse_unknown
 from rocstar.train.cli.training import executable_name, interrupted
 from rocstar.train.cli.verbs import VERBS, Verb
 from rocstar.train.recipe.errors import ConfigError
@@ -34,9 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         print(build_parser().format_help(), end="")
         return USAGE_ERROR
-    if arguments[:1] and arguments[0] in OWN_PARSERS:
-        return OWN_PARSERS[arguments[0]][1](arguments[1:])
-    if arguments[:1] and arguments[0] in {verb.name for verb in VERBS if verb.fields == "always"}:
+    if arguments[0] in ("-V", "--version"):
+        from rocstar.train.record.version import commit, version_of
+
+        found, version = commit(), version_of("rocstar") or "unknown"  # runs git, and so not with each parser
+        print(f"rocstar {version}" + (f" (commit {found})" if found else ""))
+        return 0
+    if arguments[0] in OWN_PARSERS:
+        return guarded(lambda: _run_own(*arguments))
+    if arguments[0] in {verb.name for verb in VERBS if verb.fields == "always"}:
         arguments = _joined(arguments)
     options, rest = parse_or_exit(lambda: build_parser().parse_known_args(arguments))
     verb: Verb | None = getattr(options, "verb", None)
@@ -44,13 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         if verb is None:  # `rocstar --option sandbox`
             raise ConfigError(f"option {arguments[0]!r} is not known; the verb comes first")
-        refuse_misspelt(options.parser, rest)
+        if verb.fields != "checked by run":
+            refuse_unknown(options.parser, rest, takes_fields=verb.fields == "always")
         if verb.extra and (message := missing_extra_message(f"rocstar {verb.name}", verb.extra)):
             raise ConfigError(message)
-        if verb.fields == "always":
-            check_fields(rest)
-        elif verb.fields == "never" and rest:
-            raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar {verb.name} --help`")
         return verb.run(options) if verb.fields == "never" else verb.run(options, rest)
 
     if verb is None or verb.name not in ("train", "sft") or options.dry_run:
@@ -68,55 +72,40 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print version and commit")
+    parser.add_argument("-V", "--version", action="store_true", help="print version and commit")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in VERBS:
         # With abbreviations, a misspelt recipe field could be taken for an option.
         added = verbs.add_parser(verb.name, help=verb.help, allow_abbrev=False)
         verb.add_options(added)
         added.set_defaults(verb=verb, parser=added)
-    for name, (text, _) in OWN_PARSERS.items():
+    for name, (text, _, _) in OWN_PARSERS.items():
         verbs.add_parser(name, help=text, add_help=False)
     return parser
 
 
-def _sandbox(arguments: list[str]) -> int:
-    from rocstar.sandbox.cli import main as sandbox_main
-
-    return sandbox_main(arguments)
-
-
-def _simulate(arguments: list[str]) -> int:
-    def work() -> int:
-        if message := missing_extra_message("rocstar sim", "sim"):
-            raise ConfigError(message)
-        from rocstar.engine.sim.cli import main as sim_main
+def _run_own(name: str, *arguments: str) -> int:
+    """Run a verb of OWN_PARSERS."""
+    _, extra, module = OWN_PARSERS[name]
+    message = missing_extra_message(f"rocstar {name}", extra) if extra else ""
+    if message and not {"-h", "--help"} & set(arguments):
+        raise ConfigError(message)
+    run = importlib.import_module(module).main
+    if name == "sim":  # rocstar.engine imports nothing of rocstar.train
         from rocstar.train.reading.view.document import article_page
 
-        return sim_main(arguments, article_page)
-
-    return guarded(work)
-
-
-def _import_gguf(arguments: list[str]) -> int:
-    def work() -> int:
-        from rocstar.train.learner.import_gguf import main as import_main
-
-        if not {"-h", "--help"} & set(arguments) and (
-            message := missing_extra_message("rocstar import-gguf", "gguf")
-        ):
-            raise ConfigError(message)
-        return import_main(arguments)
-
-    return guarded(work)
+        run = partial(run, make_page=article_page)
+    return int(run(list(arguments)))
 
 
-OWN_PARSERS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
-    "import-gguf": ("convert a GGUF file to a Hugging Face folder", _import_gguf),
-    "sandbox": ("run|serve|worker|mcp|doctor|bench: the sandbox", _sandbox),
-    "sim": ("simulate scheduling policies, without GPUs", _simulate),
-}
-"""Help and work of each verb that parses its own arguments."""
+OWN_PARSERS: dict[str, tuple[str, str, str]] = {
+    "import-gguf": (
+        "convert a GGUF file to a Hugging Face folder", "gguf", "rocstar.train.learner.import_gguf",
+    ),
+    "sandbox": ("run|serve|worker|mcp|doctor|bench: the sandbox", "", "rocstar.sandbox.cli"),
+    "sim": ("simulate scheduling policies, without GPUs", "sim", "rocstar.engine.sim.cli"),
+}  # fmt: skip
+"""Help, extra and module of each verb that parses its own arguments."""
 
 
 def _joined(arguments: list[str]) -> list[str]:
@@ -129,15 +118,3 @@ def _joined(arguments: list[str]) -> list[str]:
         else:
             joined.append(argument)
     return joined
-
-
-class _Version(argparse.Action):
-    """Print the version and exit. Runs git only when --version is given."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        from rocstar.train.record.version import commit, version_of
-
-        found = commit()
-        version = version_of("rocstar") or "unknown"
-        print(f"rocstar {version}" + (f" (commit {found})" if found else ""))
-        parser.exit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
@@ -12,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rocstar.sandbox.command_line import number_option
 from rocstar.train.cli.arguments import RECIPE_HELP, TARGET_HELP, directory_of, loading, number
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.record.console_text import metrics_texts
 from rocstar.train.record.ending import run_interrupted
 from rocstar.train.record.run_directory import recipe_of
 
@@ -38,16 +37,10 @@ def add_train(parser: argparse.ArgumentParser, *, only_sft: bool = False) -> Non
     )
     parser.add_argument("--world", metavar="NODESxGPUS", help=text)
     text = "with --dry-run: simulate the learner's memory on GPUs of M GiB, and fail if it does not fit"
-    parser.add_argument("--gpu-memory-gb", type=_memory, metavar="M", help=text)
+    memory = number_option(1e-6, 1e6, "the memory of a GPU in GiB, 80 or 192 for example", float)
+    parser.add_argument("--gpu-memory-gb", type=memory, metavar="M", help=text)
     parser.add_argument("--json", action="store_true", help="with --dry-run: print one JSON object")
     parser.set_defaults(only_sft=only_sft, **({"resume": False, "from_rollouts": None} if only_sft else {}))
-
-
-def _memory(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < (memory := float(text)) < 1e6:
-            return memory
-    raise argparse.ArgumentTypeError(f"{text!r} is not the memory of a GPU in GiB, 80 or 192 for example")
 
 
 def train(options: argparse.Namespace, rest: list[str]) -> int:
@@ -166,6 +159,8 @@ def rollout(options: argparse.Namespace, rest: list[str]) -> int:
     if options.json:
         print(json.dumps(summary))
     else:
+        from rocstar.train.record.console_text import metrics_texts
+
         parts = [f"wrote {options.out}: {summary['ledger/generated']:.0f} trajectories"]
         print("  ".join(parts + metrics_texts(summary)))
     return 0

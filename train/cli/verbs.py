@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from rocstar.train.cli import training
-from rocstar.train.cli.arguments import RECIPE_HELP, TARGET_HELP, check_fields, loading, number
+from rocstar.train.cli.arguments import RECIPE_HELP, TARGET_HELP, loading, number, refuse_unknown
 from rocstar.train.data import data_command
 from rocstar.train.evaluation import command as evaluation
 from rocstar.train.plan.node_doctor import add_node_options, node_doctor
@@ -88,7 +88,6 @@ def _write_eval_page(folder: Path) -> None:
 
 def _report(options: argparse.Namespace) -> int:
     from rocstar.train.reading.view.report import write_eval_report, write_report
-    from rocstar.train.record.metrics import MetricsFileError
 
     if (options.run / "results.json").is_file():
         print(write_eval_report(options.run, reveal=options.reveal))
@@ -100,10 +99,7 @@ def _report(options: argparse.Namespace) -> int:
         )
     if options.reveal:
         raise ConfigError("--reveal is for the folder of an evaluation; a run's report shows its own tasks")
-    try:
-        print(write_report(options.run))
-    except MetricsFileError as error:
-        raise ConfigError(str(error)) from None
+    print(write_report(options.run))
     return 0
 
 
@@ -150,21 +146,18 @@ def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
     if options.node is not None:
         if options.run is not None:
             raise ConfigError(f"{str(options.run)!r} and --node: give a run, or check this node")
-        check_fields(rest)
+        refuse_unknown(options.parser, rest, takes_fields=True)
         return node_doctor(options, rest)
     from rocstar.engine.record.json_record import RecordError
-    from rocstar.train.record.manifest import ManifestError
-    from rocstar.train.record.metrics import MetricsFileError
 
-    if rest:
-        raise ConfigError(f"option {rest[0]!r} is not known; see `rocstar doctor --help`")
+    refuse_unknown(options.parser, rest, takes_fields=False)
     if options.run is None:
         raise ConfigError("nothing to check: pass a run directory, or --node [RECIPE] to check this node")
     if not (options.run / "metrics.jsonl").is_file():
         raise ConfigError(f"{str(options.run)!r} is not a run directory: it has no metrics.jsonl; pass one")
     try:
         return doctor_command.examine(options.run, as_json=options.json)
-    except (MetricsFileError, ManifestError, RecordError) as error:
+    except RecordError as error:
         raise ConfigError(str(error)) from None
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Final
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.explain import suggest_field
+from rocstar.train.recipe.explain import find_meant
 from rocstar.train.recipe.fields import NAMED, FieldDoc, SectionDoc, sections
 
 WIDTH: Final = 110
@@ -67,7 +67,7 @@ def find_fields(name: str) -> tuple[SectionDoc, list[FieldDoc]]:
             return section, found
     inside = [section for section in known if section.name.startswith(wanted + ".")]
     if not inside:
-        raise ConfigError(f"{name!r} is not a field of the recipe; {suggest_field(name)}")
+        raise ConfigError(f"{name!r} is not a field of the recipe; {find_meant(name, lists=True)}")
     return inside[0], [field for section in inside for field in section.fields]
 
 

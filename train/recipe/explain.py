@@ -33,7 +33,7 @@ def explain(error: Any, model: type[BaseModel] = Recipe) -> str:
         while len(error["loc"]) == 1 and isinstance(value, dict) and len(value) == 1:
             ((inner, value),) = value.items()
             location = f"{location}.{inner}"
-        return f"unknown key {location!r}; {suggest_field(location, model)}"
+        return f"unknown key {location!r}; {find_meant(location, model, lists=True)}"
     if error["type"] == "missing":
         return f"{location} is missing"
     shown = "" if isinstance(value, dict | list) or error["type"] == "value_error" else f" = {value!r}"
@@ -43,17 +43,11 @@ def explain(error: Any, model: type[BaseModel] = Recipe) -> str:
     return f"{location}{shown}: {error['msg'].removeprefix('Value error, ')}"
 
 
-def suggest_field(name: str, model: type[BaseModel] = Recipe) -> str:
-    """Return the field that is meant, as a sentence, else the fields of its section, or the sections."""
-    section, known = _section_of(name, model)
-    where = f"the fields of {section}" if section and known else "the sections"
-    return find_meant(name, model) or f"{where} are {', '.join(known or model.model_fields)}"
+def find_meant(name: str, model: type[BaseModel] = Recipe, *, lists: bool = False) -> str:
+    """Return the field that an unknown name means, as a sentence: a field of another program, of another
+    section, or a similar one.
 
-
-def find_meant(name: str, model: type[BaseModel] = Recipe) -> str:
-    """Return the field that an unknown name means, as a sentence, or "" if no field is near.
-
-    It is a field of another program, of another section, or one that is written almost so.
+    If there is none, return "", or with `lists` the fields of its section.
     """
     name = name.replace("-", "_").lower()
     prefix, dot, last = name.rpartition(".")
@@ -74,7 +68,10 @@ def find_meant(name: str, model: type[BaseModel] = Recipe) -> str:
         meant = [prefix + dot + near]
     if near := closest(name, fields) if not known or not meant else "":
         meant = [near]
-    return f"did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+    if meant:
+        return f"did you mean {' or '.join(map(repr, meant))}?"
+    where = f"the fields of {section}" if section and known else "the sections"
+    return f"{where} are {', '.join(known or model.model_fields)}" if lists else ""
 
 
 def _term_of(name: str, section: str) -> tuple[dict[str, Any], str] | None:

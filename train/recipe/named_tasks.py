@@ -65,12 +65,7 @@ def resolve_names(raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
             continue
         name = table.pop(KEY)
         if not isinstance(name, str) or name not in named:
-            raise ConfigError(f"{where}: {'.'.join(place)} = {name!r}: {_hint(name, list(named))}")
+            fix = suggest(str(name), named) if named else f"add [tasks.{name}], or pass a table with source"
+            raise ConfigError(f"{where}: {'.'.join(place)} = {name!r} is not in [tasks]; {fix}")
         table |= copy.deepcopy({key: value for key, value in named[name].items() if key not in table})
     return placed
-
-
-def _hint(name: object, known: list[str]) -> str:
-    if not known:
-        return f"the recipe names no tasks; add [tasks.{name}], or give a table with source"
-    return f"the recipe does not name these tasks; {suggest(str(name), known)}"

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.data_config import DataConfig
-from rocstar.train.recipe.reward_config import is_reference
+from rocstar.train.recipe.paths import is_reference
 from rocstar.train.recipe.section import (
     Attempts,
     Betas,

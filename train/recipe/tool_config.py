@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rocstar.sandbox.command_line import suggest
+from rocstar.train.recipe.paths import is_reference
 from rocstar.train.recipe.section import Expert, Seconds, Section, Tokens, Unit
 
 BUILT_IN = ("python", "jupyter")
@@ -31,8 +32,7 @@ class ToolChoice(Section):
     @field_validator("kind")
     @classmethod
     def _is_known(cls, kind: str) -> str:
-        module, _, name = kind.rpartition(":")
-        if kind in BUILT_IN or (module and name.isidentifier()):
+        if kind in BUILT_IN or is_reference(kind):
             return kind
         raise ValueError(f"tool {kind!r} is not known; {suggest(kind, (*BUILT_IN, 'module:Class'))}")
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.run_directory import MANIFEST, write_json
 from rocstar.train.record.version import CHECKOUT, git_state, version_of
@@ -32,7 +33,7 @@ VERSION = 1
 RUNNING, COMPLETE, INTERRUPTED, FAILED = "running", "complete", "interrupted", "failed"
 
 
-class ManifestError(ValueError):
+class ManifestError(ConfigError):
     """A manifest.json that cannot be read; the message says where and why."""
 
 

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
 from rocstar.engine.record.files import whole_file
+from rocstar.train.recipe.errors import ConfigError
 
 Phase = Literal["sft", "rl", "eval"]
 Row = dict[str, Any]
@@ -33,7 +34,7 @@ class UnknownMetricError(ValueError):
     """A metric that `METRICS` does not list: add it there, with its unit and its meaning."""
 
 
-class MetricsFileError(ValueError):
+class MetricsFileError(ConfigError):
     """metrics.jsonl holds a line, not the last, that is no row: the file was edited or is another's."""
 
 

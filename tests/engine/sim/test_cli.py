@@ -176,7 +176,7 @@ def test_a_cost_model_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("arguments", "message"),
     [
         ([], "give either a trace"),
-        (["runs/none"], "runs/none: no such file"),
+        (["runs/none"], "runs/none does not exist; pass a run"),
         (["--workload", "paper", "x"], "not both"),
         ([*SMALL, "--policies", "best"], "no policy is called 'best'"),
         ([*SMALL, "--kv-tokens", "5000"], "which no replica could hold"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import struct
 from collections.abc import Callable
@@ -433,3 +435,21 @@ def test_a_damaged_progress_is_one_error(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "state" / "progress.json").write_bytes(text)
     with pytest.raises(ConfigError, match="earlier checkpoint"):
         load_progress(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", SINGLE])
+def test_a_file_without_permission_is_not_called_missing(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root reads every file, and so the system's refusal is imitated."""
+    folder, read = saved(tmp_path / "model"), io.open
+
+    def refuse(path: Any, *rest: Any, **named: Any) -> Any:
+        if str(path).endswith(name):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path, *rest, **named)
+
+    monkeypatch.setattr("io.open", refuse)  # of pathlib
+    with pytest.raises(ConfigError, match=rf"{name}.*: Permission denied") as refused:
+        check_folder(folder)
+    assert "Errno" not in str(refused.value) and "No such file" not in str(refused.value)

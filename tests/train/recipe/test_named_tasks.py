@@ -86,10 +86,10 @@ def test_an_option_changes_one_place_or_the_named_table(
     [
         (
             {"eval": {"data": "sum"}},
-            "eval.0.data = 'sum': the recipe does not name these tasks; did you mean 'sums'?",
+            "eval.0.data = 'sum' is not in [tasks]; did you mean 'sums'?",
         ),
-        ({"eval": {"data": {"tasks": 3}}}, "eval.0.data = 3: the recipe does not name"),
-        ({"eval": {"data": "x"}, "tasks": {}}, "names no tasks; add [tasks.x]"),
+        ({"eval": {"data": {"tasks": 3}}}, "eval.0.data = 3 is not in [tasks]"),
+        ({"eval": {"data": "x"}, "tasks": {}}, "is not in [tasks]; add [tasks.x]"),
         (
             {"eval": {"data": {"tasks": "sums", "sorce": 1}}},
             "'eval.0.data.sorce'; did you mean 'eval.0.data.source'?",

@@ -7,6 +7,7 @@ import pytest
 
 from rocstar.train.cli import main
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import recipe_of
 
 
@@ -26,6 +27,7 @@ def test_a_target_is_a_run_a_model_or_a_recipe(tmp_path: Path) -> None:
     assert recipe_of(str(first), None, ["--run.seed=5"]).run.seed == 5
     assert recipe_of(str(run), str(first), []).model.path == str(first)
     assert recipe_of("quickstart", str(last), []).model.path == str(last)
+    assert load_recipe(run).run.name == "mine", "a run's folder is its config.toml"
     (last / "COMPLETE").unlink()
     (first / "COMPLETE").unlink()
     with pytest.raises(ConfigError, match="no complete checkpoint"):

@@ -56,11 +56,6 @@ class Diagnosis:
     """Alarms that this run cannot have, with the metric that is missing."""
 
     @property
-    def is_too_short(self) -> bool:
-        """True if the run has too few steps for most alarms."""
-        return self.steps < LEAST_STEPS
-
-    @property
     def is_ill(self) -> bool:
         """True if an alarm other than advice is active."""
         is_bad = self.state in (KILLED, SILENT, "failed")
@@ -71,7 +66,7 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
     """Everything that the alarms say of a run directory; `clock` is the wall clock.
 
     Raises:
-        MetricsFileError, ManifestError, RecordError, ConfigError: a file of the run is damaged.
+        ConfigError, RecordError: a file of the run is damaged.
         OSError: it cannot be read.
     """
     rows = read_metrics(run / METRICS)

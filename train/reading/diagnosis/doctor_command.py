@@ -36,7 +36,6 @@ def as_plain(found: Diagnosis) -> dict[str, Any]:
         "run": str(found.run),
         "ill": found.is_ill,
         "steps": found.steps,
-        "too_short": found.is_too_short,
         "state": {"name": found.state, "told": found.state_note},
         "standing": [_plain(found, episode) for episode in found.standing],
         "over": [_plain(found, episode) for episode in found.over],
@@ -68,11 +67,11 @@ def as_text(found: Diagnosis) -> str:
 
     note = f": {found.state_note}" if found.state_note else ""
     lines = [f"{found.run}: {found.steps} RL steps, {found.state}{note}"]
-    if found.is_too_short:
+    if found.steps < LEAST_STEPS:
         lines.append(f"alarms compare steps with earlier ones: they need {LEAST_STEPS} RL steps")
     for kind in KINDS:
         episodes = [episode for episode in found.standing if episode.alarm.kind == kind]
-        none = "too short to judge" if found.is_too_short else "no active alarms"
+        none = "too short to judge" if found.steps < LEAST_STEPS else "no active alarms"
         lines.append(f"{kind}:" + ("" if episodes else f" {none}"))
         lines += [line for episode in episodes for line in _lines(found, episode)]
     if found.over:

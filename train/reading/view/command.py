@@ -10,7 +10,6 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocstar.engine.progress.progress import format_bytes
 from rocstar.sandbox.http.listening import format_listen_error
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import replace_text
@@ -61,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _export(reader: RunReader, run_index: RunIndex, file: Path) -> None:
     """Write the page of the one run that was named."""
+    from rocstar.engine.progress.progress import format_bytes
     from rocstar.train.reading.view.document import now_as_text
     from rocstar.train.reading.view.export_page import MOST, export_page
     from rocstar.train.reading.view.reader import NothingThereError
