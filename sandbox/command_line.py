@@ -32,15 +32,18 @@ _SIMILAR, _SIMILAR_WORD = 0.72, 0.6
 def closest(name: str, known: Iterable[str]) -> str:
     """Return the known name that `name` probably is with a typing error, or "" if none is similar enough.
 
-    `clip_eps` is not taken for `clip_low`: each word of a name must be similar by itself.
+    `clip_eps` is not taken for `clip_low`, nor `float8` for `float32`: each word of a name must be similar by
+    itself, and the digits equal.
     """
     lowered, names = name.lower(), {one.lower(): one for one in known}
     for near in difflib.get_close_matches(lowered, names, cutoff=_SIMILAR):
         words, others = re.split(r"[-_. ]", near), re.split(r"[-_. ]", lowered)
         ratios = [difflib.SequenceMatcher(None, a, b).ratio() for a, b in zip(words, others, strict=False)]
-        if len(words) != len(others) or min(ratios) >= _SIMILAR_WORD:
+        is_similar = len(words) != len(others) or min(ratios) >= _SIMILAR_WORD
+        if is_similar and re.findall(r"\d", near) == re.findall(r"\d", lowered):
             return names[near]
-    longer = [one for one in names if one.startswith(lowered) or sorted(one) == sorted(lowered)]
+    letters = sorted(lowered) if lowered.isalpha() else None
+    longer = [one for one in names if one.startswith(lowered) or sorted(one) == letters]
     return names[longer[0]] if lowered and len(longer) == 1 else ""
 
 

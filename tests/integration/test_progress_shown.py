@@ -100,7 +100,7 @@ def test_a_terminal_shows_the_inside_of_an_evaluation_and_of_a_step(workshop: An
         r"cold start: \d+ of 60 updates",
         r"evaluation on heldout[^:]*: \d of \d tasks, \d+ of [\d,]+ attempts, \d+ in flight",
         r"step 1: \d of 2 groups, [1-9][\d,]* of 4,000 attempts, [\d,]+ in flight \(.*tokens/s\)",
-        r"slowest: s1/\w+/\d+, turn \d+, \d+s, waits for (the policy|its tools|the judge) since \d+s",
+        r"slowest: s1/\w+/\d+, turn \d+, \d+s, waiting for (the policy|its tools|the judge)( \(\d+s\))?",
     ]
     with on_a_terminal(workshop, "train", *COMMON, *sizes, "--output-dir", str(run)) as (process, terminal):
         watch(process, terminal, wanted)

@@ -190,6 +190,8 @@ def test_fifty_inputs_are_listed() -> None:
         ("clip_eps", ("roc_eps", "clip_low", "clip_high"), ""),
         ("max_tokens", ("max_turns",), ""),
         ("keep_first", ("keep_last",), ""),
+        ("float8", ("float32", "bfloat16"), ""),
+        ("aime", ("aime24", "aime25"), ""),
         ("nope", ("group_size", "name"), ""),
         ("", ("a",), ""),
     ],

@@ -26,7 +26,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import load_template
-from rocstar.sandbox.command_line import suggest
+from rocstar.sandbox.command_line import format_error, suggest
 from rocstar.train.data.problem_kinds import KINDS
 from rocstar.train.data.problem_kinds import Kind as ProblemKind
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
@@ -158,13 +158,15 @@ def load_build(path: Path, *, commercial: bool = False) -> BuildConfig:
     Raises:
         ConfigErrors: everything that is wrong, each with value, reason and fix.
     """
-    path = _find(path)
+    shipped = {build.stem: build for build in sorted(BUILDS.glob("*.toml"))}
+    name = path.name.removesuffix(".toml")
+    if len(path.parts) == 1 and not path.is_file():
+        path = shipped.get(name, path)
     try:
         raw = read_toml(path, what=repr(str(path)))
     except OSError as error:
-        raise ConfigError(
-            f"{str(path)!r} cannot be read: {error.strerror}; give the TOML file of a build"
-        ) from None
+        fix = suggest(name, shipped)
+        raise ConfigError(f"{format_error(error, path)}; pass the TOML file of a build, or {fix}") from None
     try:
         config = BuildConfig.model_validate(raw)
     except ValidationError as error:
@@ -173,18 +175,6 @@ def load_build(path: Path, *, commercial: bool = False) -> BuildConfig:
     if problems := list(_problems(config, raw, commercial)):
         raise ConfigErrors([f"{path}: {problem}" for problem in problems])
     return config
-
-
-def _find(path: Path) -> Path:
-    shipped = BUILDS / f"{path.name.removesuffix('.toml')}.toml"
-    if path.is_file() or len(path.parts) != 1:
-        return path
-    if not shipped.is_file():
-        raise ConfigError(
-            f"{str(path)!r} does not exist; pass a TOML file, or the name of a shipped one: "
-            f"{suggest(path.stem, sorted(path.stem for path in BUILDS.glob('*.toml')))}"
-        )
-    return shipped
 
 
 def _with_paths(config: BuildConfig, folder: Path) -> BuildConfig:

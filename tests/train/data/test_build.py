@@ -292,7 +292,7 @@ def test_the_funnel_is_shown_and_drawn(folder: Path, capsys: pytest.CaptureFixtu
     assert drawing.read_text().startswith("<svg") and "not_drawn" in drawing.read_text()
     assert main(["data", "show", str(folder / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kept"] == {"first": 6, "second": 1}
-    assert main(["data", "show", str(folder)]) == 2 and "no finished build" in capsys.readouterr().err
+    assert main(["data", "show", str(folder)]) == 2 and "not a finished build" in capsys.readouterr().err
 
 
 def test_a_funnel_whose_sums_do_not_match_is_refused() -> None:
