@@ -335,4 +335,4 @@ def test_a_port_that_is_taken_is_named(viewed: Path, capsys: pytest.CaptureFixtu
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["view", str(viewed), "--port", port]) == 2
-    assert f"cannot listen on port {port}" in capsys.readouterr().err
+    assert f"cannot listen on 127.0.0.1:{port}: address already in use; pass" in capsys.readouterr().err
