@@ -102,7 +102,7 @@ class WaitBoard:
         kinds = Counter(wait.kind for wait in entries)
         lines = [", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no waits"]
         for wait in entries[:limit]:
-            lines.append(f"{wait.who} has waited {now - wait.since:.1f} s for {wait.whom} ({wait.kind})")
+            lines.append(f"{wait.who} waits for {wait.whom} ({wait.kind}), {now - wait.since:.1f} s")
         if len(entries) > limit:
             lines.append(f"... and {len(entries) - limit} more")
         return "\n".join(lines)

@@ -49,7 +49,7 @@ async def test_the_board_holds_a_wait_exactly_while_it_lasts() -> None:
             waiting("a", "c", kind="judge", deadline=None),
         ):
             assert [(w.who, w.whom) for w in board.entries] == [("a", "b"), ("a", "c")]
-            assert "1 judge, 1 tool" in board.table() and "a has waited 0.0 s for b (tool)" in board.table()
+            assert "1 judge, 1 tool" in board.table() and "a waits for b (tool), 0.0 s" in board.table()
             assert board.table(limit=1).endswith("... and 1 more")
         with pytest.raises(KeyError):
             async with waiting("a", "b", kind="tool", deadline=None):
@@ -85,7 +85,7 @@ def test_without_remedy_a_stall_ends_the_tree_and_says_who_waits_for_whom() -> N
     assert isinstance(error, StalledError)
     report = str(error)
     assert told == [report]
-    assert "s1/task/0 has waited 12.5 s for replica 2 (generate)" in report
+    assert "s1/task/0 waits for replica 2 (generate), 12.5 s" in report
     assert "in stuck" in report and "thread MainThread" in report
 
 

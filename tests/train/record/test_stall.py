@@ -20,7 +20,7 @@ def test_a_hung_trajectory_is_given_up_and_the_run_goes_on(tmp_path: Path) -> No
                     await asyncio.get_running_loop().create_future()
 
     run_virtual(main())
-    assert "s1/t/0 has waited 10.0 s for the policy (generate)" in notes[0]
+    assert "s1/t/0 waits for the policy (generate), 10.0 s" in notes[0]
     assert notes[1].startswith("watchdog: ended the wait of s1/t/0") or "ended the wait" in notes[1]
     assert "in main" in (tmp_path / REPORT).read_text()
 
@@ -41,7 +41,9 @@ def test_a_hung_learner_ends_the_process(tmp_path: Path) -> None:
                 await done
 
     run_virtual(main())
-    assert left == [1] and "step 3 has waited 10.0 s for the learner" in notes[0] and "--resume" in notes[-1]
+    assert (
+        left == [1] and "step 3 waits for the learner (learn), 10.0 s" in notes[0] and "--resume" in notes[-1]
+    )
 
 
 def test_a_run_that_ends_takes_its_watchdog_along(tmp_path: Path) -> None:
