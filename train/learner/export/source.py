@@ -36,6 +36,10 @@ class ExportSource:
     """The run's last start."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     """The sets of the run's evaluation at that step."""
+    scores_before: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its first evaluation, before RL; empty if this is the one of `scores`."""
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    """Data and settings of the evaluation, from its manifest."""
 
     @property
     def template(self) -> str | None:
@@ -100,11 +104,21 @@ def find_source(path: Path) -> ExportSource:
 
 
 def _of_run(run: Path, step: int) -> dict[str, Any]:
+    evaluation = run / "evaluations" / f"step_{step:06d}"
     try:
         recipe = tomllib.loads(config_of(run, step).read_text(encoding="utf-8"))
-        starts = read_manifest(run)
+        starts, evaluated = read_manifest(run), read_manifest(evaluation)
     except (tomllib.TOMLDecodeError, ManifestError) as error:
         raise ConfigError(f"the run {str(run)!r} is damaged: {error}") from None
-    results = run / "evaluations" / f"step_{step:06d}" / "results.json"
-    scores = read_json_object(results).get("sets", {}) if results.is_file() else {}
-    return {"step": step, "recipe": recipe, "manifest": starts[-1] if starts else {}, "scores": scores}
+    scores = [
+        read_json_object(path / "results.json").get("sets", {}) if (path / "results.json").is_file() else {}
+        for path in (evaluation, evaluation.with_name("step_000000"))
+    ]
+    return {
+        "step": step,
+        "recipe": recipe,
+        "manifest": starts[-1] if starts else {},
+        "scores": scores[0],
+        "scores_before": scores[1] if step else {},
+        "evaluation": evaluated[-1].get("evaluation", {}) if evaluated else {},
+    }
