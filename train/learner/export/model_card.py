@@ -12,8 +12,10 @@ from rocstar.train.learner.export.source import ExportSource
 
 FACTS = ("rocstar", "commit", "torch", "transformers", "python", "recipe", "world_size", "started", "ended")
 """Fields of the run's manifest in the card: versions and digests, nothing of the machine."""
-RL = ("advantage", "tasks_per_step", "rollouts_per_task", "group_size", "roc_mode", "temperature", "lr")
-RL += ("num_updates_per_batch", "clip_low", "clip_high")
+RL = (
+    *("advantage", "tasks_per_step", "rollouts_per_task", "group_size", "roc_mode", "temperature", "lr"),
+    *("num_updates_per_batch", "clip_low", "clip_high"),
+)
 TOOL = ("flavour", "wall_s", "memory_mb", "max_output_tokens", "max_parallel_calls")
 
 
