@@ -31,7 +31,7 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test proof-toy planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize sanitize-threads bench figures wheel wheels coverage clean
+.PHONY: help setup quickstart test proof-toy planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize sanitize-threads bench figures wheel wheels site coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -120,6 +120,10 @@ endif
 
 figures: setup  ## docs/results.md from benchmarks/results/
 	$(BIN)/python benchmarks/results_page.py
+
+site: setup  ## the documentation as a site in build/site; a warning is an error
+	@$(PHASE) 'site' $(BIN)/python .ci/site.py
+	@echo build/site/index.html
 
 wheel: $(VENV)/.rocstar-tools  ## the wheel of this checkout into dist/, without torch
 	@$(PHASE) 'wheel' bash .ci/wheel dist $(BIN)/python
