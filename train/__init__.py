@@ -84,12 +84,7 @@ async def train(
 
 
 async def evaluate(
-    recipe: Recipe,
-    model: str | Path,
-    *,
-    limit: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
+    recipe: Recipe, model: str | Path, *, limit: int = 0, out: str | Path | None = None, resume: bool = False
 ) -> Evaluated:
     """avg@k and pass@k of a model on the recipe's sets, on the first `limit` (0: all) tasks of each.
 

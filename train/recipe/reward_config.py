@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from rocstar.train.recipe.paths import is_reference
 from rocstar.train.recipe.section import Expert, Seconds, Section
 
 
@@ -38,9 +39,3 @@ class RewardConfig(Section):
         if self.kind == "math" and self.args:
             raise ValueError("args belong to a function of your own; kind = 'math' takes none")
         return self
-
-
-def is_reference(value: str) -> bool:
-    """Say whether a value has the form "module:name"."""
-    module, _, name = value.rpartition(":")
-    return bool(module) and name.isidentifier()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rocstar.train.recipe.data_config import DataConfig
-from rocstar.train.recipe.reward_config import is_reference
+from rocstar.train.recipe.paths import is_reference
 from rocstar.train.recipe.section import (
     Attempts,
     Betas,

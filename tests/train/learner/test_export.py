@@ -131,7 +131,7 @@ def test_a_run_becomes_a_folder_that_transformers_loads(run: Path, tmp_path: Pat
 def test_the_card_says_what_is_known_and_names_no_machine(run: Path, tmp_path: Path) -> None:
     card = (export(run, tmp_path / "out") / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
-    assert "| held | 10 | 0.500 (avg@4) | [0.400, 0.600] |  | 0.6 | 0123456789ab | not known |" in card
+    assert "| held | 10 | 0.500 (avg@4) | [0.400, 0.600] | | 0.6 | 0123456789ab | not known |" in card
     digest = hashlib.sha256(b"{}\n").hexdigest()
     for row in (f"| one | tasks.jsonl | all | {digest} |", "| one | 3 steps | 70 | 2 |", "| run.seed | 5 |"):
         assert row in card

@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
 
 def run_through(name: str, run_dir: Path) -> None:
     tracker = make_tracker(name, run_dir=run_dir, config={"seed": 7})
-    tracker.log(3, METRICS)
+    tracker.on_step({"step": 3, "stage": "one", "phase": "rl", "time_s": 1.5, **METRICS})
     tracker.on_end("complete")
 
 

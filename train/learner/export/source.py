@@ -104,21 +104,18 @@ def find_source(path: Path) -> ExportSource:
 
 
 def _of_run(run: Path, step: int) -> dict[str, Any]:
-    evaluation = run / "evaluations" / f"step_{step:06d}"
+    files = [run / "evaluations" / f"step_{at:06d}" / "results.json" for at in (step, 0)]
     try:
         recipe = tomllib.loads(config_of(run, step).read_text(encoding="utf-8"))
-        starts, evaluated = read_manifest(run), read_manifest(evaluation)
+        starts, evaluated = read_manifest(run), read_manifest(files[0].parent)
     except (tomllib.TOMLDecodeError, ManifestError) as error:
         raise ConfigError(f"the run {str(run)!r} is damaged: {error}") from None
-    scores = [
-        read_json_object(path / "results.json").get("sets", {}) if (path / "results.json").is_file() else {}
-        for path in (evaluation, evaluation.with_name("step_000000"))
-    ]
+    scores, before = (read_json_object(path).get("sets", {}) if path.is_file() else {} for path in files)
     return {
         "step": step,
         "recipe": recipe,
         "manifest": starts[-1] if starts else {},
-        "scores": scores[0],
-        "scores_before": scores[1] if step else {},
+        "scores": scores,
+        "scores_before": before if step else {},
         "evaluation": evaluated[-1].get("evaluation", {}) if evaluated else {},
     }
