@@ -4,7 +4,7 @@
 # ///
 """A run in one file: its dependencies, its reward and its recipe. About a minute on two free CPU cores.
 
-uv run quickstart.py                                       installs what the block above names
+uv run quickstart.py                                       installs the dependencies of the block above
 pip install 'rocstar[train]' && python quickstart.py       the same by hand
 python quickstart.py --run.seed=1 --stages.0.steps=20      any field of the recipe
 """

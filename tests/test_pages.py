@@ -151,13 +151,10 @@ def test_llms_txt_lists_every_page_of_the_index_and_has_no_dead_link() -> None:
 def test_links_of_the_site_lead_to_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = load_site()
     monkeypatch.setattr(site, "SOURCES", tmp_path)
-    page = ROOT / "docs" / "guide" / "first-run.md"
-    outside = site.copy_page(page)
-    text = (tmp_path / "guide" / "first-run.md").read_text(encoding="utf-8")
-    assert (
-        ROOT / "examples" / "quickstart.py" in outside and "](../repository/examples/quickstart.py)" in text
-    )
-    assert "](own-tasks.md)" not in text and "](own-data.md)" in text and not text.startswith("---")
-    site.copy_page(ROOT / "README.md")
+    assert site.copy_page(ROOT / "docs" / "guide" / "callbacks.md") == [ROOT / "examples" / "own_callback"]
+    text = (tmp_path / "guide" / "callbacks.md").read_text(encoding="utf-8")
+    assert "](../repository/examples/own_callback/README.md)" in text and not text.startswith("---")
+    outside = site.copy_page(ROOT / "README.md")
     readme = (tmp_path / "repository" / "README.md").read_text(encoding="utf-8")
+    assert ROOT / "examples" / "quickstart.py" in outside and "](examples/quickstart.py)" in readme
     assert '<img src="../guide/' in readme and "](../quickstart.svg)" in readme

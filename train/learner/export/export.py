@@ -52,7 +52,7 @@ def export(path: Path, out: Path, *, form: str = "hf") -> Path:
 
 
 def _write_gguf(source: ExportSource, folder: Path) -> dict[str, str]:
-    """Write one GGUF file; return what the card says about loaders."""
+    """Write one GGUF file; return the statements of the card about loaders."""
     count = write_gguf(source, folder / f"{source.name}-BF16.gguf")
     return {
         "checked": f"{count} tensors, each under its name of llama.cpp's package gguf",
@@ -62,7 +62,7 @@ def _write_gguf(source: ExportSource, folder: Path) -> dict[str, str]:
 
 
 def _write_hf(source: ExportSource, folder: Path) -> dict[str, str]:
-    """Write a Hugging Face folder; return what the card says about loaders.
+    """Write a Hugging Face folder; return the statements of the card about loaders.
 
     Raises:
         ConfigError: the checkpoint contradicts itself, or holds NaN or infinity.
