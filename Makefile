@@ -1,6 +1,7 @@
 # Everything a user or a CI machine runs. `make` alone lists the targets.
 #   make setup TORCH_INDEX_URL=...   takes torch from another package index (a CPU-only or a ROCm one)
 #   make setup PYTHON=/path/python   uses another interpreter (3.11 or newer)
+#   make wheels WHEEL_PYTHONS=...    builds for other interpreters than python3.11, python3.12 and python3.13
 #   make quickstart OUTPUT=runs/new  trains into another folder; one that holds a run is never written over
 
 PYTHON ?= python3
@@ -9,6 +10,7 @@ TORCH_INDEX_URL ?=
 RECIPE ?= recipes/quickstart.toml
 OUTPUT ?=
 BENCH ?=
+WHEEL_PYTHONS ?= python3.11 python3.12 python3.13
 
 # Tests wait for processes more than they compute: two processes more than cores.
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + 2)
@@ -29,7 +31,7 @@ CXX_FILES := $(shell find csrc -name '*.cpp' -o -name '*.h' 2>/dev/null)
 # A folder without Python files is no package for mypy.
 PACKAGES := $(foreach p,engine kernels sandbox train,$(if $(shell find $(p) -name '*.py' 2>/dev/null),rocstar.$(p)))
 
-.PHONY: help setup quickstart test proof-toy planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize sanitize-threads bench figures wheel coverage clean
+.PHONY: help setup quickstart test proof-toy planted sglang-env test-sglang servers-env test-servers lint typecheck format ctest ctest-arm64 sanitize sanitize-threads bench figures wheel wheels site coverage clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -119,8 +121,22 @@ endif
 figures: setup  ## docs/results.md from benchmarks/results/
 	$(BIN)/python benchmarks/results_page.py
 
-wheel: setup  ## the wheel of this checkout into dist/, without a network
-	bash .ci/wheel dist $(BIN)/python
+site: setup  ## the documentation as a site in build/site; a warning is an error
+	@$(PHASE) 'site' $(BIN)/python .ci/site.py
+	@echo build/site/index.html
+
+wheel: $(VENV)/.rocstar-tools  ## the wheel of this checkout into dist/, without torch
+	@$(PHASE) 'wheel' bash .ci/wheel dist $(BIN)/python
+	@ls dist/*.whl
+
+wheels:  ## one wheel for each Python of WHEEL_PYTHONS into dist/
+	@set -e; for python in $(WHEEL_PYTHONS); do \
+	    name=$$(basename $$python); env=build/wheel-$$name; \
+	    $(PHASE) "environment of $$name" $$python -m venv $$env; \
+	    $(PHASE) "build tools of $$name" $$env/bin/python -m pip install $(TOOLS); \
+	    $(PHASE) "wheel of $$name" bash .ci/wheel dist $$env/bin/python; \
+	done
+	@ls dist/*.whl
 
 coverage: setup  ## branch coverage; fails under 90% in engine, sandbox or train/algorithm
 	$(BIN)/coverage run -m pytest
@@ -135,24 +151,38 @@ clean:  ## remove what builds and tests left; .venv and runs/ stay
 	find engine kernels sandbox train tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- how .venv comes to be -------------------------------------------------------------------------------
-# Build tools live in .venv and the build is not isolated: a rebuild downloads nothing.
+# Build tools live in .venv and the build is not isolated: a rebuild downloads nothing. Each phase prints a line.
+
+PHASE := bash .ci/phase
+TOOLS = 'setuptools>=77' 'pybind11>=3.0,<4' ninja $(if $(shell command -v cmake),,'cmake>=3.25')
 
 $(BIN)/python:
 	@bash .ci/preflight $(PYTHON)
-	$(PYTHON) -m venv $(VENV)
+	@$(PHASE) 'Python environment' $(PYTHON) -m venv $(VENV)
 
-$(VENV)/.rocstar-torch: | $(BIN)/python
-	$(PIP) install 'setuptools>=77' 'pybind11>=3.0,<4' ninja $(if $(shell command -v cmake),,'cmake>=3.25')
-	$(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') '$(TORCH)'
+$(VENV)/.rocstar-tools: | $(BIN)/python
+	@$(PHASE) 'build tools' $(PIP) install $(TOOLS)
+	@touch $@
+
+$(VENV)/.rocstar-torch: | $(VENV)/.rocstar-tools
+	@$(PHASE) '$(TORCH)' $(PIP) install $(if $(TORCH_INDEX_URL),--index-url '$(TORCH_INDEX_URL)') '$(TORCH)'
 	@touch $@
 
 $(VENV)/.rocstar-runtime: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
-	$(PIP) install --no-build-isolation -e '.[train,fabric,chat]'
+	@$(call build,train fabric chat)
 	@touch $@
 
 $(VENV)/.rocstar-dev: $(VENV)/.rocstar-torch $(BUILD_INPUTS)
-	$(PIP) install --no-build-isolation -e '.[dev]'
+	@$(call build,dev)
 	@touch $(VENV)/.rocstar-runtime $@
+
+# $(call build,EXTRAS): packages of these extras, then rocstar itself, then a look at it.
+define build
+mkdir -p build && $(BIN)/python .ci/requirements $(1) >build/requirements.txt && \
+$(PHASE) 'packages: $(1)' $(PIP) install -r build/requirements.txt && \
+$(PHASE) 'compile (some minutes)' $(PIP) install --no-build-isolation --no-deps -e . && \
+$(PHASE) 'import' $(BIN)/python -c 'import rocstar.train.main, rocstar.sandbox._native'
+endef
 
 $(SGLANG_VENV)/.rocstar-sglang: .ci/sglang-env tests/sglang/requirements.txt
 	TORCH='$(TORCH)' TORCH_INDEX_URL='$(TORCH_INDEX_URL)' bash .ci/sglang-env $(SGLANG_VENV) $(PYTHON)

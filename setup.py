@@ -92,6 +92,7 @@ setup(
         "rocstar.engine.inference.embedded": ["*.pyi"],
         "rocstar.sandbox": ["*.pyi"],
         "rocstar.sandbox.attacks.programs": ["*.sh"],
+        "rocstar.train.learner.export": ["*.jinja"],
         "rocstar.train": ["recipes/*.toml", "recipes/data/*.toml"],
         "rocstar.train.evaluation.benchmarks": ["plain_sets.toml"],
         "rocstar.train.recipe": ["terms.toml"],

@@ -1,10 +1,12 @@
 """The pages hold together: links lead somewhere, tables can be read in a diff, cited contracts are there."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -125,3 +127,34 @@ def test_decisions_are_dated() -> None:
     stamp = r"\*\d{4}-\d\d-\d\d(, [0-9a-f]{7,})?(; changed \d{4}-\d\d-\d\d, [0-9a-f]{7,})?\*"
     undated = [entry.splitlines()[0] for entry in entries if not re.fullmatch(stamp, entry.splitlines()[-1])]
     assert len(entries) > 30 and undated == []
+
+
+def load_site() -> ModuleType:
+    """.ci/site.py as a module."""
+    spec = importlib.util.spec_from_file_location("rocstar_site", ROOT / ".ci" / "site.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_llms_txt_lists_every_page_of_the_index_and_has_no_dead_link() -> None:
+    site, path = load_site(), ROOT / "docs" / "llms.txt"
+    text = path.read_text(encoding="utf-8")
+    assert text == site.llms_text(), "make it anew: python .ci/site.py --llms"
+    assert broken_links(path, text) == []
+    listed = {(path.parent / target).resolve() for target in re.findall(r"\]\(([^)]+)\)", text)}
+    assert listed >= {page for page in (ROOT / "docs").rglob("*.md") if page.name != "index.md"}
+    assert all(line.rpartition("): ")[2] for line in text.splitlines() if line.startswith("- "))
+
+
+def test_links_of_the_site_lead_to_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = load_site()
+    monkeypatch.setattr(site, "SOURCES", tmp_path)
+    assert site.copy_page(ROOT / "docs" / "guide" / "callbacks.md") == [ROOT / "examples" / "own_callback"]
+    text = (tmp_path / "guide" / "callbacks.md").read_text(encoding="utf-8")
+    assert "](../repository/examples/own_callback/README.md)" in text and not text.startswith("---")
+    outside = site.copy_page(ROOT / "README.md")
+    readme = (tmp_path / "repository" / "README.md").read_text(encoding="utf-8")
+    assert ROOT / "examples" / "quickstart.py" in outside and "](examples/quickstart.py)" in readme
+    assert '<img src="../guide/' in readme and "](../quickstart.svg)" in readme

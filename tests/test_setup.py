@@ -1,16 +1,21 @@
-"""What `pip install` makes of this machine: how many compilers at a time, and no warning that is an error."""
+"""The build: compilers at a time, warnings, phases, and the packages that it installs."""
 
 import importlib.util
 import json
 import os
+import re
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import setuptools
+from packaging.requirements import Requirement
 
 from . import needs
+from .patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -66,3 +71,34 @@ def test_a_warning_is_an_error_only_where_the_project_tests_itself(tmp_path: Pat
     subprocess.run(command, check=True, capture_output=True)
     commands = json.loads((tmp_path / "compile_commands.json").read_text())
     assert commands and all(("-Werror" in one["command"].split()) == is_error for one in commands)
+
+
+def phase(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(ROOT / ".ci" / "phase"), *words]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+
+
+def test_a_phase_prints_one_line_and_the_output_of_a_command_that_fails(tmp_path: Path) -> None:
+    ended = phase(tmp_path, "compile: a/b", "sh", "-c", "echo quiet; echo too >&2")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert re.fullmatch(r"rocstar: compile: a/b +\d+ s\n", ended.stdout)
+    ended = phase(tmp_path, "compile: a/b", "sh", "-c", "echo why; exit 3")
+    assert ended.returncode == 3 and "failed after" in ended.stdout
+    log = "build/logs/compile-a-b.log"
+    assert ended.stderr.startswith("why\n") and ended.stderr.endswith(f"is in {log}\n")
+    assert (tmp_path / log).read_text() == "why\n"
+
+
+@pytest.mark.parametrize("extras", [["train", "fabric", "chat"], ["dev"]])
+def test_requirements_are_those_that_pip_would_install_with_the_extras(extras: list[str]) -> None:
+    command = [sys.executable, str(ROOT / ".ci" / "requirements"), *extras]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional, waiting = project["optional-dependencies"], list(extras)
+    for extra in waiting:
+        names = [name for line in optional[extra] for name in Requirement(line).extras if "rocstar[" in line]
+        waiting += [name for name in names if name not in waiting]
+    expected = {*project["dependencies"], *(line for extra in waiting for line in optional[extra])}
+    assert set(printed.splitlines()) == {line for line in expected if not line.startswith("rocstar[")}

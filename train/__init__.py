@@ -5,7 +5,8 @@ For programs whose event loop runs already, notebooks among them, `train` and `e
     from rocstar.train import evaluate, load_recipe, train
 
     recipe = load_recipe("quickstart", ["--run.seed=3"])
-    await train(recipe, "runs/mine")
+    run = await train(recipe, "runs/mine")
+    run.ended, run.steps[-1]["reward/mean"], run.evaluations, run.trajectories(24)
     scores = await evaluate(recipe, "runs/mine/checkpoints/step_24")
     scores.result.avg, scores.result.ci_low, scores.result.ci_high    # of the first set; all: scores.results
 
@@ -31,16 +32,18 @@ if TYPE_CHECKING:
     from rocstar.train.recipe.load import load_recipe as load_recipe
     from rocstar.train.record.callbacks import Callback as Callback
     from rocstar.train.record.callbacks import StopRun as StopRun
+    from rocstar.train.record.training_run import TrainingRun as TrainingRun
 
 _HOMES = {
     "Callback": "record.callbacks",
     "Evaluated": "evaluation.saved_model",
     "Recipe": "recipe.config",
     "StopRun": "record.callbacks",
+    "TrainingRun": "record.training_run",
     "load_recipe": "recipe.load",
 }
 
-__all__ = ["Callback", "Evaluated", "Recipe", "StopRun", "evaluate", "load_recipe", "train"]
+__all__ = ["Callback", "Evaluated", "Recipe", "StopRun", "TrainingRun", "evaluate", "load_recipe", "train"]
 
 
 async def train(
@@ -50,8 +53,10 @@ async def train(
     resume: bool = False,
     rollouts: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
-) -> None:
+) -> TrainingRun:
     """Run a whole recipe into a folder, or learn its stages from the records at `rollouts`.
+
+    Return the run; `TrainingRun(run_dir)` in another cell reads it while it trains.
 
     Args:
         recipe: from `load_recipe`, or made of its sections.
@@ -66,6 +71,7 @@ async def train(
     """
     from rocstar.train.compose.setup import TrainOrder
     from rocstar.train.main import work_of_rank_0
+    from rocstar.train.record.training_run import TrainingRun
 
     records = None if rollouts is None else Path(rollouts)
     order = TrainOrder(
@@ -74,15 +80,11 @@ async def train(
     with work_of_rank_0(order) as work:
         if work is not None:
             await work
+    return TrainingRun(Path(run_dir))
 
 
 async def evaluate(
-    recipe: Recipe,
-    model: str | Path,
-    *,
-    limit: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
+    recipe: Recipe, model: str | Path, *, limit: int = 0, out: str | Path | None = None, resume: bool = False
 ) -> Evaluated:
     """avg@k and pass@k of a model on the recipe's sets, on the first `limit` (0: all) tasks of each.
 

@@ -27,6 +27,8 @@ from rocstar.train.loop import run_stages, tell_saved
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.record.callbacks import Callback
+from rocstar.train.record.manifest import STOPPED
+from rocstar.train.record.training_run import TrainingRun
 
 
 def train(
@@ -36,7 +38,7 @@ def train(
     resume: bool,
     rollouts: Path | None = None,
     callbacks: Sequence[Callback] = (),
-) -> None:
+) -> TrainingRun:
     """Run a whole recipe, or learn its stages from the records at `rollouts`. Every rank calls it.
 
     `callbacks` listen beside those that the recipe names; of several ranks, rank 0's. A resumed run that is
@@ -47,6 +49,7 @@ def train(
         if work is not None:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(work)
+    return TrainingRun(run_dir)
 
 
 @contextlib.contextmanager
@@ -105,5 +108,7 @@ async def _work(begun: Begun, world: World) -> None:
                 await run.team.finish_saving()
             tell_saved(run)
             await run.team.stop()
+            if run.listeners.stop is not None:
+                begun.start["status"] = STOPPED
             if stopped is not None:
                 raise stopped

@@ -10,7 +10,7 @@
 #else
 #define ROCSTAR_CLONES
 #endif
-// What a clone calls has to be a part of it: alone it would be made for the oldest machine.
+// What a clone calls is a part of it, or has clones itself: else it would be made for the oldest machine.
 #define ROCSTAR_INLINE inline __attribute__((always_inline))
 
 namespace rocstar {

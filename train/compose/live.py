@@ -57,11 +57,7 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
                 await opened.publisher.publish(1)
             agent = make_agent(recipe, opened.engine, chat, sandbox)
             live = Live(
-                agent=agent,
-                heldout=tasks.heldout,
-                learned=tasks.learned,
-                measure=opened.measure,
-                nodes=nodes,
+                agent=agent, heldout=tasks.heldout, learned=tasks.learned, measure=opened.measure, nodes=nodes
             )
             run = setup.run(team, opened.publisher, chat, live)
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -62,6 +62,8 @@ class Begun:
     keep_bytes: int | None
     """The valid bytes of metrics.jsonl; None for a new run."""
     log: ConsoleLog
+    start: dict[str, Any]
+    """The entry of this start in the manifest."""
     send: Callable[[Start], None]
     """Sends the other ranks the start message."""
 

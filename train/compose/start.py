@@ -91,7 +91,7 @@ def begin_run(order: TrainOrder, world: World, conversations: list[dict[str, Any
                     if changes := take_recipe(recipe, run_dir, saved or cold):
                         log.write(changes)
                         print(changes, file=sys.stderr)
-                    with recorded(run_dir, recipe, world_size=world.size):
+                    with recorded(run_dir, recipe, world_size=world.size) as start:
                         yield Begun(
                             order=replace(order, recipe=recipe),
                             build=build,
@@ -99,6 +99,7 @@ def begin_run(order: TrainOrder, world: World, conversations: list[dict[str, Any
                             cold=cold,
                             keep_bytes=bytes_to_keep(run_dir, saved or cold) if order.resume else None,
                             log=log,
+                            start=start,
                             send=send,
                         )
                     with StatusLine(log=log), working("writing the report"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,14 +24,19 @@ from rocstar.train.recipe.toml_file import read_toml
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, others: str = "") -> Recipe:
+def load_recipe(
+    path: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, others: str = ""
+) -> Recipe:
     """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
 
-    The recipe of a run's folder is its config.toml. `others`: further things that may be passed, for errors.
+    `path`: a TOML file, the folder of a run (its config.toml), the name of a shipped recipe, or the table of a
+    recipe. `others`: further things that may be passed, for errors.
 
-    Relative paths become absolute: those of the file start at its folder, those of overrides, and those of a
-    shipped recipe that is called by its name, at the current directory.
+    Relative paths become absolute: those of the file start at its folder, those of overrides, of a table,
+    and of a shipped recipe that is called by its name, at the current directory.
     """
+    if isinstance(path, Mapping):
+        return _finished(copy.deepcopy(dict(path)), overrides, folder=Path(), where="recipe")
     named = path = Path(path)
     shipped = RECIPES / f"{named.name.removesuffix('.toml')}.toml"
     if len(named.parts) == 1 and shipped.stem in shipped_recipes() and not named.is_file():

@@ -20,7 +20,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.run_directory import CONSOLE_LOG
@@ -33,11 +33,7 @@ class ConsoleLog:
     """
 
     def __init__(
-        self,
-        run_dir: Path,
-        *,
-        argv: Sequence[str] | None = None,
-        wall_clock: Callable[[], float] = time.time,
+        self, run_dir: Path, *, argv: Sequence[str] | None = None, wall_clock: Callable[[], float] = time.time
     ) -> None:
         """argv: the command, by default this process's."""
         self.path = run_dir / CONSOLE_LOG
@@ -86,16 +82,10 @@ class ConsoleLog:
             self._is_torn = written < len(line)
 
     def _warn(
-        self,
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
+        self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *a: Any, **k: Any
     ) -> Any:
         self.write(f"{category.__name__}: {message} ({filename}:{lineno})")
-        return self._show_warning(message, category, filename, lineno, file, line)
+        return self._show_warning(message, category, filename, lineno, *a, **k)
 
 
 class _Warnings(logging.Handler):

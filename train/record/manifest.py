@@ -9,6 +9,7 @@ the command line are excluded.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -17,7 +18,7 @@ import platform
 import re
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ from typing import Any
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml_file import to_toml
-from rocstar.train.record.run_directory import MANIFEST, write_json
+from rocstar.train.record.run_directory import MANIFEST, is_held, write_json
 from rocstar.train.record.version import CHECKOUT, git_state, version_of
 
 VERSION = 1
 
 RUNNING, COMPLETE, INTERRUPTED, FAILED = "running", "complete", "interrupted", "failed"
+STOPPED, KILLED = "stopped", "killed"
+"""Ended by a callback; ended without an entry of its end, which is never written."""
 
 
 class ManifestError(ConfigError):
@@ -41,7 +44,8 @@ class ManifestError(ConfigError):
 def recorded(directory: Path, recipe: Recipe, *, world_size: int) -> Iterator[dict[str, Any]]:
     """Add this start to the directory's manifest, and its end when the block is left.
 
-    Yields the entry of this start. Additions are written at the end, and by `write_start` before.
+    Yields the entry of this start. Additions, another status among them, are written at the end, and by
+    `write_start` before.
     """
     starts = _earlier(directory)
     entry = {"status": RUNNING, "started": _now(), "ended": None, **describe(recipe, world_size=world_size)}
@@ -50,12 +54,12 @@ def recorded(directory: Path, recipe: Recipe, *, world_size: int) -> Iterator[di
     try:
         yield entry
     except BaseException as error:  # every end is recorded
-        was_stopped = isinstance(error, KeyboardInterrupt)
+        was_stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
         entry |= {"status": INTERRUPTED if was_stopped else FAILED, "ended": _now()}
         with contextlib.suppress(OSError):  # the user must read the first error, not this one
             _write(directory, starts)
         raise
-    entry |= {"status": COMPLETE, "ended": _now()}
+    entry |= {"status": COMPLETE if entry["status"] == RUNNING else entry["status"], "ended": _now()}
     _write(directory, starts)
 
 
@@ -81,6 +85,22 @@ def read_manifest(directory: Path) -> list[dict[str, Any]]:
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
         raise ManifestError(f"{path} is no manifest of version {VERSION}")
     return starts
+
+
+def read_status(directory: Path, starts: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """Return how the last start of a run ended, RUNNING while a process works on it, "" without a manifest.
+
+    `starts`: the entries of the manifest, if the caller has them.
+
+    Raises:
+        ManifestError: manifest.json is damaged.
+    """
+    starts = read_manifest(directory) if starts is None else starts
+    status = str(starts[-1].get("status", "")) if starts else ""
+    with contextlib.suppress(OSError):  # another user's lock says nothing about the run
+        if status == RUNNING and not is_held(directory):
+            return KILLED
+    return status
 
 
 def _earlier(directory: Path) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ A tracker's package is imported when the tracker is made, so that training does 
 import importlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,43 +17,25 @@ from rocstar.train.record.metrics import ROW_KEYS
 PROJECT = "rocstar"
 
 
-class Tracker(Callback):
-    """Takes the metrics of one step after another; subclasses send pending ones at the end."""
-
-    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
-        """ConfigError if the package of the tracker is not installed. The folder's name is the run's name."""
-        raise NotImplementedError
-
-    def on_step(self, row: Mapping[str, Any]) -> None:
-        """Send the metrics of a step."""
-        self.log(row["step"], {name: value for name, value in row.items() if name not in ROW_KEYS})
-
-    def on_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Send the metrics of an evaluation."""
-        self.on_step(row)
-
-    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Send the metrics of a step. Values that are None or not finite are left out."""
-        raise NotImplementedError
-
-
-class TensorBoardTracker(Tracker):
+class TensorBoardTracker(Callback):
     """Event files under the run directory, read by `tensorboard --logdir`."""
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         module = _package("torch.utils.tensorboard", extra="tensorboard")
         self._writer = module.SummaryWriter(log_dir=str(run_dir / "logs" / "tensorboard"))
 
-    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        for name, value in _finite(metrics).items():
-            self._writer.add_scalar(name, value, step)
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        for name, value in _metrics(row).items():
+            self._writer.add_scalar(name, value, row["step"])
         self._writer.flush()
+
+    on_evaluation = on_step
 
     def on_end(self, how: How) -> None:
         self._writer.close()
 
 
-class WandbTracker(Tracker):
+class WandbTracker(Callback):
     """Weights & Biases. Offline unless the user asked otherwise: a run must not stop to ask for an account.
 
     `WANDB_MODE` decides; without it, an API key in `WANDB_API_KEY` means online.
@@ -72,35 +54,39 @@ class WandbTracker(Tracker):
         # W&B's own step may only grow, but a resumed run repeats steps: the step is a metric like others.
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        self._run.log({"step": step, **_finite(metrics)})
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        self._run.log({"step": row["step"], **_metrics(row)})
+
+    on_evaluation = on_step
 
     def on_end(self, how: How) -> None:
         self._run.finish()
 
 
-class TrackioTracker(Tracker):
+class TrackioTracker(Callback):
     """Trackio: a local dashboard without an account."""
 
     def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         self._module = _package("trackio", extra="trackio")
         self._module.init(project=PROJECT, name=run_dir.name, config=dict(config), resume="allow")
 
-    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        self._module.log(_finite(metrics), step=step)
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        self._module.log(_metrics(row), step=row["step"])
+
+    on_evaluation = on_step
 
     def on_end(self, how: How) -> None:
         self._module.finish()
 
 
-TRACKERS: Mapping[str, type[Tracker]] = {
+TRACKERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Callback]] = {
     "tensorboard": TensorBoardTracker,
     "wandb": WandbTracker,
     "trackio": TrackioTracker,
 }
 
 
-def make_tracker(name: str, *, run_dir: Path, config: Mapping[str, Any]) -> Tracker:
+def make_tracker(name: str, *, run_dir: Path, config: Mapping[str, Any]) -> Callback:
     """Return the tracker of this name for a run. ConfigError if there is none, or no package for it."""
     if name not in TRACKERS:
         raise ConfigError(f"run.trackers: unknown tracker {name!r}; the trackers are {', '.join(TRACKERS)}")
@@ -118,5 +104,7 @@ def _package(module: str, *, extra: str) -> Any:
         ) from error
 
 
-def _finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
+def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite metrics of a row of metrics.jsonl by name."""
+    found = {name: value for name, value in row.items() if name not in ROW_KEYS and value is not None}
+    return {name: value for name, value in found.items() if math.isfinite(value)}

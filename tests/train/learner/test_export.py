@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -46,7 +47,10 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 1,
 }
 CONFIG = (
-    '[run]\nname = "tiny"\n[model]\npath = "scratch"\ntemplate = "compact"\n[[eval]]\ntemperature = 0.6\n'
+    '[run]\nname = "tiny"\nseed = 5\n[model]\npath = "scratch"\ntemplate = "compact"\n'
+    '[rl]\nadvantage = "rloo"\n[tool]\nwall_s = 2.5\n'
+    '[[stages]]\nname = "one"\nsteps = 3\nmax_response_tokens = 70\nmax_turns = 2\n'
+    'data = { source = "FILE" }\n[[eval]]\ntemperature = 0.6\n'
 )
 
 
@@ -84,11 +88,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(run / "checkpoints" / "step_3", model, tokenizer)
     shutil.copytree(run / "checkpoints" / "step_3", run / "checkpoints" / "step_4")
     (run / "checkpoints" / "step_3" / "COMPLETE").touch()
-    (run / "config.toml").write_text(CONFIG)
+    tasks = run.parent / "tasks.jsonl"
+    tasks.write_text("{}\n")
+    (run / "config.toml").write_text(CONFIG.replace("FILE", str(tasks)))
     start = {
         "commit": "abc",
         "rocstar": "0.1.0",
-        "command": ["/home/me/x"],
+        "command": ["/home/me/rocstar", "train", "--output-dir=/home/me/run"],
         "host": "mine",
         "status": "complete",
     }
@@ -97,6 +103,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = run / "evaluations" / "step_000003" / "results.json"
     results.parent.mkdir(parents=True)
     write_json(results, {"sets": scores})
+    facts: dict[str, Any] = {"data": {"held": {"digest": "0123456789abcdef"}}}
+    facts["settings"] = {"sampling": {"held": {"temperature": 0.6}}}
+    write_json(results.with_name("manifest.json"), {"v": 1, "starts": [{"evaluation": facts}]})
     return run
 
 
@@ -122,7 +131,12 @@ def test_a_run_becomes_a_folder_that_transformers_loads(run: Path, tmp_path: Pat
 def test_the_card_says_what_is_known_and_names_no_machine(run: Path, tmp_path: Path) -> None:
     card = (export(run, tmp_path / "out") / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
-    assert "| held | 10 | 0.500 (avg@4) | [0.400, 0.600] | not known |" in card
+    assert "| held | 10 | 0.500 (avg@4) | [0.400, 0.600] | | 0.6 | 0123456789ab | not known |" in card
+    digest = hashlib.sha256(b"{}\n").hexdigest()
+    for row in (f"| one | tasks.jsonl | all | {digest} |", "| one | 3 steps | 70 | 2 |", "| run.seed | 5 |"):
+        assert row in card
+    assert "| rl.advantage | rloo |" in card and "| tool.wall_s | 2.5 |" in card
+    assert "rocstar train --output-dir=run\n" in card and "trained from random ones" in card
     assert "after 3 steps" in card and "| commit | abc |" in card and "Not tried: SGLang and vLLM" in card
     assert "/home/me" not in card and "mine" not in card and str(tmp_path) not in card
 
@@ -132,7 +146,7 @@ def test_a_folder_of_no_run_keeps_its_own_template(run: Path, tmp_path: Path) ->
     shutil.copytree(run / "checkpoints" / "step_3", alone)
     out = export(alone, tmp_path / "out")
     assert AutoTokenizer.from_pretrained(out).chat_template == "old"
-    assert "No evaluation" in (out / "README.md").read_text()
+    assert "Not evaluated" in (out / "README.md").read_text()
 
 
 def test_what_cannot_be_exported_is_refused_before_anything_is_written(run: Path, tmp_path: Path) -> None:

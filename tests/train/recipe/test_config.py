@@ -1,5 +1,6 @@
 """Recipes: what is read, what is refused and with which words, and that what is written reads back."""
 
+import contextlib
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -275,3 +276,13 @@ def test_the_limits_of_evaluations_are_the_last_stages_or_their_own() -> None:
         assert (found.max_response_tokens, found.max_turns) == limits
         assert (found.samples_per_task, found.temperature) == (4, 1.0)
         assert built_in == sets[1], "a built-in set has settings of its own"
+
+
+def test_a_recipe_is_read_from_a_table(tmp_path: Path) -> None:
+    text = '[model]\npath = "scratch"\n[tasks.t]\nsource = "t.jsonl"\n[[stages]]\nsteps = 1\ndata = "t"\n'
+    text += "max_response_tokens = 9\nmax_turns = 1\n"
+    (tmp_path / "r.toml").write_text(text)
+    table = tomllib.loads(text)
+    with contextlib.chdir(tmp_path):
+        assert load_recipe(table, ["--rl.lr=0.5"]) == load_recipe("r.toml", ["--rl.lr=0.5"])
+    assert table == tomllib.loads(text), "the caller's table is not changed"

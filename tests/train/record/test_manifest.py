@@ -1,5 +1,6 @@
 """manifest.json tells what ran, and an entry is never lost."""
 
+import asyncio
 import json
 import os
 import sys
@@ -10,9 +11,11 @@ import pytest
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record import manifest, version
 from rocstar.train.record.manifest import (
+    STOPPED,
     ManifestError,
     describe,
     read_manifest,
+    read_status,
     recipe_hash,
     recorded,
     without_secrets,
@@ -42,7 +45,12 @@ def test_it_tells_program_machine_and_command(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(KeyboardInterrupt(), "interrupted"), (RuntimeError(), "failed"), (None, "complete")],
+    [
+        (KeyboardInterrupt(), "interrupted"),
+        (asyncio.CancelledError(), "interrupted"),
+        (RuntimeError(), "failed"),
+        (None, "complete"),
+    ],
 )
 def test_it_tells_how_a_run_ended(tmp_path: Path, error: BaseException | None, status: str) -> None:
     def work() -> None:
@@ -56,6 +64,16 @@ def test_it_tells_how_a_run_ended(tmp_path: Path, error: BaseException | None, s
         with pytest.raises(type(error)):
             work()
     assert statuses(tmp_path) == [status] and read_manifest(tmp_path)[0]["ended"]
+
+
+def test_the_status_is_that_of_the_last_start(tmp_path: Path) -> None:
+    assert read_status(tmp_path) == ""
+    with recorded(tmp_path, Recipe(), world_size=1) as entry:
+        assert read_status(tmp_path) == "killed", "no process holds the folder"
+        with claim(tmp_path, resume=False):
+            assert read_status(tmp_path) == "running"
+        entry["status"] = STOPPED
+    assert read_status(tmp_path) == "stopped"
 
 
 def test_a_resumed_run_adds_its_start_and_loses_none(tmp_path: Path) -> None:

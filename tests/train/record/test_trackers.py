@@ -1,5 +1,6 @@
 """Trackers: what is sent to each package, and what a user hears when it is not there."""
 
+import importlib.util
 import math
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.trackers import TRACKERS, make_tracker
+
+from ...needs import Need
 
 METRICS = {"reward/mean": 0.5, "loss/policy": None, "ratio/max": math.inf, "optim/grad_norm": math.nan}
 
@@ -45,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
 
 def run_through(name: str, run_dir: Path) -> None:
     tracker = make_tracker(name, run_dir=run_dir, config={"seed": 7})
-    tracker.log(3, METRICS)
+    tracker.on_step({"step": 3, "stage": "one", "phase": "rl", "time_s": 1.5, **METRICS})
     tracker.on_end("complete")
 
 
@@ -120,3 +123,37 @@ def test_a_tracker_hears_of_steps_and_evaluations(calls: list[Any], tmp_path: Pa
     tracker.on_evaluation(row | {"phase": "eval"})
     tracker.on_end("complete")
     assert calls[1:] == [("log", ({"reward/mean": 0.5},), {"step": 3})] * 2 + [("finish", (), {})]
+
+
+ROW = {"step": 2, "stage": "one", "phase": "rl", "time_s": 1.5, "reward/mean": 0.5, "loss/policy": None}
+WRITTEN = {
+    "tensorboard": "run/logs/tensorboard/events.out.tfevents.*",
+    "wandb": "run/logs/wandb/offline-run-*/run-*.wandb",
+    "trackio": "trackio/rocstar.db",
+}
+"""What docs/guide/trackers.md says that each package writes."""
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", TRACKERS)
+def test_the_real_package_writes_where_the_guide_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = Need(f"the package {name}", f"pip install {name}")
+    if importlib.util.find_spec(name) is None:
+        needed.skip()
+    for variable in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    tracker = make_tracker(name, run_dir=tmp_path / "run", config={"run": {"seed": 7}})
+    tracker.on_step(ROW)
+    tracker.on_end("complete")
+    [path] = tmp_path.glob(WRITTEN[name])
+    assert b"reward/mean" in path.read_bytes() or b"0.5" in path.read_bytes()
+
+
+def test_the_guide_names_every_tracker_and_where_it_writes() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "trackers.md").read_text(encoding="utf-8")
+    for name in TRACKERS:
+        assert f"| `{name}` | `pip install {name}` |" in guide
+    assert "`logs/tensorboard/`" in guide and "`logs/wandb/`" in guide and "`TRACKIO_DIR`" in guide

@@ -1,78 +1,65 @@
-"""README.md of an exported model: source, training, scores, and untested loaders. Pure."""
+"""README.md of an exported model: use, scores, training, data, command, licence, and untested loaders."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from rocstar.train.learner.export.source import ExportSource
 
 FACTS = ("rocstar", "commit", "torch", "transformers", "python", "recipe", "world_size", "started", "ended")
 """Fields of the run's manifest in the card: versions and digests, nothing of the machine."""
+RL = "advantage tasks_per_step rollouts_per_task group_size roc_mode temperature lr num_updates_per_batch"
+TOOL = "flavour wall_s memory_mb max_output_tokens max_parallel_calls"
+SETTINGS = {"rl": f"{RL} clip_low clip_high".split(), "tool": TOOL.split(), "run": ["seed"]}
 
 
-def model_card(source: ExportSource, *, checked: str, tried: str, not_tried: str) -> str:
-    """Return the page, with the front matter of model hubs.
+def model_card(source: ExportSource, **loaders: str) -> str:
+    """Return the page, with the front matter of model hubs. No path and no machine name is in it.
 
-    checked: checks of this export. tried, not_tried: loaders that were tested with such files, and those not.
+    loaders: `checked`, the checks of this export; `tried`, loaders that read such files; `not_tried`.
     """
-    base = _base(source)
-    front = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [rocstar, tool-use]"]
-    front += [] if base is None else [f"base_model: {base}"]
-    facts = [f"| {key} | {source.manifest[key]} |" for key in FACTS if source.manifest.get(key) is not None]
-    parts = [
-        "\n".join(["---", *front, "---"]),
-        f"# {source.name}",
-        _origin(source),
-        _use(source),
-        _scores(source),
-        "\n".join(["## Made by\n\n| | |\n|---|---|", *facts]) if facts else "",
-        f"## Checked\n\n- Checked: {checked}\n- Tried: {tried}\n- Not tried: {not_tried}",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _base(source: ExportSource) -> str | None:
-    """Return the hub name of the base model; None for a local folder."""
     path = str(source.recipe.get("model", {}).get("path", "scratch"))
-    return path if path.count("/") == 1 and not path.startswith((".", "/", "~")) else None
-
-
-def _origin(source: ExportSource) -> str:
-    kind = f"{source.config.get('architectures', ['?'])[0]} in bfloat16"
-    if source.step is None:
-        return f"{kind}, exported by rocstar."
-    run = source.recipe.get("run", {}).get("name", "?")
-    start = _base(source) or (
-        "nothing" if source.recipe.get("model", {}).get("path") == "scratch" else "a local model"
+    is_on_hub = path.count("/") == 1 and not path.startswith((".", "/", "~"))
+    words = (str(word).rpartition("=") for word in source.manifest.get("command", []))
+    environment = jinja2.Environment(
+        undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    return (
-        f"{kind}, after {source.step} steps of reinforcement learning with a Python tool by rocstar: recipe "
-        f"`{run}`, from {start}."
-    )
-
-
-def _use(source: ExportSource) -> str:
-    if source.template is None:
-        return "It has no chat template."
-    return (
-        "The chat template is the one that it was trained with. It calls its tool in the text; who runs the "
-        "calls answers them in a message of the role `tool`."
+    template = Path(__file__).with_name("model_card.md.jinja").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        source=source,
+        recipe=source.recipe,
+        base=path if is_on_hub else None,
+        settings=SETTINGS,
+        data=list(_data(source.recipe)),
+        facts=FACTS,
+        command=shlex.join(name + sign + value.rpartition("/")[2] for name, sign, value in words),
+        **loaders,
     )
 
 
-def _scores(source: ExportSource) -> str:
-    if not source.scores:
-        return "## Scores\n\nNo evaluation of this checkpoint is stored."
-    rows = [_score(name, result) for name, result in sorted(source.scores.items())]
-    head = "| set | questions | score | 95% interval | also among the training tasks |\n|---|---|---|---|---|"
-    return "## Scores\n\nBy the run itself, with the tool.\n\n" + "\n".join([head, *rows])
-
-
-def _score(name: str, result: Mapping[str, Any]) -> str:
-    low, high = result.get("interval") or (None, None)
-    interval = "" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
-    score = "" if result.get("avg") is None else f"{result['avg']:.3f} (avg@{result.get('k')})"
-    found = result.get("contamination") or {}
-    shared = "not known" if not found else str(len(found.get("questions", [])))
-    return f"| {name} | {result.get('num_questions')} | {score} | {interval} | {shared} |"
+def _data(recipe: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Yield use, source, rows, and digest or seed of each source of tasks; of a file its name alone."""
+    sft = recipe.get("sft", {})
+    uses = [("cold start", {"source": sft.get("data", "demonstrations")})] if sft.get("steps") else []
+    if sft.get("data") == "demonstrations":
+        uses = [("cold start", sft.get("demonstration_tasks"))]
+    uses += [(stage.get("name"), stage.get("data")) for stage in recipe.get("stages", [])]
+    uses += [(chosen.get("name") or "evaluation", chosen.get("data")) for chosen in recipe.get("eval", [])]
+    for use, config in uses:
+        if not config:
+            continue
+        source, size = str(config["source"]), config.get("limit") or config.get("size") or "all"
+        digest, path = "not known", Path(source)
+        if config.get("families"):
+            source, digest = f"{source}: {', '.join(config['families'])}", f"seed {config.get('seed', 0)}"
+            size = size if config.get("limit") else f"{size} of each"
+        elif path.is_file():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        yield [use, source if ":" in source else path.name, size, digest]

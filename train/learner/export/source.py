@@ -36,6 +36,10 @@ class ExportSource:
     """The run's last start."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     """The sets of the run's evaluation at that step."""
+    scores_before: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its first evaluation, before RL; empty if this is the one of `scores`."""
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    """Data and settings of the evaluation, from its manifest."""
 
     @property
     def template(self) -> str | None:
@@ -100,11 +104,18 @@ def find_source(path: Path) -> ExportSource:
 
 
 def _of_run(run: Path, step: int) -> dict[str, Any]:
+    files = [run / "evaluations" / f"step_{at:06d}" / "results.json" for at in (step, 0)]
     try:
         recipe = tomllib.loads(config_of(run, step).read_text(encoding="utf-8"))
-        starts = read_manifest(run)
+        starts, evaluated = read_manifest(run), read_manifest(files[0].parent)
     except (tomllib.TOMLDecodeError, ManifestError) as error:
         raise ConfigError(f"the run {str(run)!r} is damaged: {error}") from None
-    results = run / "evaluations" / f"step_{step:06d}" / "results.json"
-    scores = read_json_object(results).get("sets", {}) if results.is_file() else {}
-    return {"step": step, "recipe": recipe, "manifest": starts[-1] if starts else {}, "scores": scores}
+    scores, before = (read_json_object(path).get("sets", {}) if path.is_file() else {} for path in files)
+    return {
+        "step": step,
+        "recipe": recipe,
+        "manifest": starts[-1] if starts else {},
+        "scores": scores,
+        "scores_before": before if step else {},
+        "evaluation": evaluated[-1].get("evaluation", {}) if evaluated else {},
+    }

@@ -21,11 +21,10 @@ from rocstar.engine.types import Trajectory
 from rocstar.train.reading.diagnosis.alarms import patience_s, work_s
 from rocstar.train.reading.diagnosis.history import STRETCH, History, Row, usual
 from rocstar.train.reading.diagnosis.ringing import ALARMS, QUIET, Episode, Ringing, Witness
-from rocstar.train.record.manifest import RUNNING, read_manifest
+from rocstar.train.record.manifest import KILLED, RUNNING, read_status
 from rocstar.train.record.metrics import read_metrics
-from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, is_held
+from rocstar.train.record.run_directory import METRICS, TRAJECTORIES
 
-KILLED: Final = "killed"
 SILENT: Final = "silent"
 UNKNOWN: Final = "unknown"
 LEAST_SILENCE_S: Final = 60.0
@@ -43,8 +42,9 @@ class Diagnosis:
     run: Path
     steps: int
     state: str
-    """running, complete, interrupted, failed; killed: no process works on it and it has no end; silent: it
-    runs and has written nothing for longer than its steps explain; unknown: it has no manifest."""
+    """running, complete, stopped by a callback, interrupted, failed; killed: no process works on it and it
+    has no end; silent: it runs and has written nothing for longer than its steps explain; unknown: it has no
+    manifest."""
     state_note: str
     """The message on this state; empty if nothing is wrong."""
     standing: Sequence[Episode]
@@ -96,14 +96,11 @@ def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
 
 def state_of(run: Path, steps: Sequence[Row], clock: Callable[[], float]) -> tuple[str, str]:
     """Return the state of a run and a message on it, by manifest, lock and age of the last row."""
-    starts = read_manifest(run)
-    if not starts:
-        return UNKNOWN, ""
-    name = str(starts[-1].get("status"))
+    name = read_status(run) or UNKNOWN
+    if name == KILLED:
+        return name, "no process works on it; go on with --resume"
     if name != RUNNING:
         return name, "logs/console.log says why" if name == "failed" else ""
-    if not is_held(run):
-        return KILLED, "no process works on it; go on with --resume"
     age_s = clock() - (run / METRICS).stat().st_mtime
     step_s = usual(History(rows=[*steps, {}]), work_s, least=3)
     if step_s is not None and age_s > max(LEAST_SILENCE_S, patience_s(step_s)):

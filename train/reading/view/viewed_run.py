@@ -8,7 +8,6 @@ Not thread-safe: data stays in memory until its file changes.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 import tomllib
@@ -21,7 +20,7 @@ from rocstar.engine.record.files import FRAMES, LINES, is_sealed, record_files
 from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, RESULTS, EvaluationFolder
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.manifest import ManifestError, read_manifest, without_secrets
+from rocstar.train.record.manifest import ManifestError, read_manifest, read_status, without_secrets
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
 from rocstar.train.record.run_directory import (
     CONFIG,
@@ -31,7 +30,6 @@ from rocstar.train.record.run_directory import (
     TRAJECTORIES,
     complete_checkpoints,
     config_of,
-    is_held,
     records_file,
 )
 
@@ -117,17 +115,11 @@ class ViewedRun:
             return ""
 
     def status(self) -> str:
-        """Return how the last start ended, by manifest.json, or "" without one. A start without an end and
-        without a running process was killed."""
+        """Return how the last start ended, or "" if manifest.json is missing or damaged."""
         try:
-            starts = self.starts()
+            return read_status(self.path, self.starts())
         except ManifestError:
             return ""
-        status = str(starts[-1].get("status", "")) if starts else ""
-        with contextlib.suppress(OSError):  # another user's lock says nothing about the run
-            if status == "running" and not is_held(self.path):
-                return "killed"
-        return status
 
     def listing(self, collection: str) -> Listing | None:
         """Return the trajectories of a collection written so far, or None for an unknown one."""
