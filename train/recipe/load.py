@@ -29,7 +29,7 @@ def load_recipe(
 ) -> Recipe:
     """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
 
-    `path`: a TOML file, the folder of a run (its config.toml), the name of a shipped recipe, or the table of a
+    `path`: a TOML file, a run's folder (its config.toml), the name of a shipped recipe, or the table of a
     recipe. `others`: further things that may be passed, for errors.
 
     Relative paths become absolute: those of the file start at its folder, those of overrides, of a table,
