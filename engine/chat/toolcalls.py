@@ -29,6 +29,7 @@ def _any_of(*texts: str) -> re.Pattern[str]:
 
 
 _TAG = _any_of(*_BY_TAG)
+_BOXED = re.compile(r"\\boxed\{")
 _BEGINS = {name: _any_of(THOUGHT[0], *form.opens) for name, form in FORMS.items()}
 """By call form: what every turn with a thought or a call has; one pattern, as fast as that of one tag."""
 _MARKS = {
@@ -71,6 +72,19 @@ def spoken_text(written: str | Sequence[Turn]) -> str:
     if isinstance(written, str):
         return without_tool_calls(written, _form_of(written), cuts_thoughts=True)
     return "\n".join([without_tool_calls(turn.text, turn.form, cuts_thoughts=True) for turn in written])
+
+
+def final_answer(text: str) -> str:
+    """Return the final answer in a text: the last boxed value, else the last line."""
+    begins = list(_BOXED.finditer(text))
+    if begins:
+        at, depth = begins[-1].end(), 1
+        for end in range(at, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if not depth:
+                return text[at:end].strip()
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _form_of(text: str) -> TurnForm:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -161,7 +162,7 @@ class Overlap(msgspec.Struct, kw_only=True):
 
 
 class SetNumbers(msgspec.Struct, kw_only=True):
-    """The numbers of a set in results.json, without its questions."""
+    """The numbers of a set in results.json."""
 
     k: int
     num_questions: int = 0
@@ -188,6 +189,7 @@ class SetNumbers(msgspec.Struct, kw_only=True):
     overall: dict[str, float] = {}
     contamination: Overlap | None = None
     hidden: bool = False
+    questions: dict[str, dict[str, Any]] = {}
 
     @property
     def left_out(self) -> Denominator:

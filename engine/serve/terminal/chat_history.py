@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,9 @@ from typing import Any
 
 import msgspec
 
+from rocstar.engine.chat.toolcalls import final_answer
 from rocstar.engine.serve.stream_parts import Part, TextPart, join_texts
 from rocstar.engine.serve.terminal.client import AnswerEnd, ChoiceEnd, StreamEvent, TerminalError
-
-_BOXED = re.compile(r"\\boxed\{")
 
 
 @dataclass(slots=True)
@@ -169,19 +167,6 @@ class ChatHistory:
         ):
             raise TerminalError(f"{str(path)!r} has no alternating turns; give a file of /save")
         return history
-
-
-def final_answer(text: str) -> str:
-    """Return the final answer in a text: the last boxed value, else the last line."""
-    begins = list(_BOXED.finditer(text))
-    if begins:
-        at, depth = begins[-1].end(), 1
-        for end in range(at, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if not depth:
-                return text[at:end].strip()
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""
 
 
 def count_votes(texts: Sequence[str]) -> list[tuple[str, int]]:

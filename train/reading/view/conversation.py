@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.chat.toolcalls import tool_call_spans
+from rocstar.engine.chat.toolcalls import final_answer, tool_call_spans, without_tool_calls
 from rocstar.engine.record.json_record import decode_times
 from rocstar.engine.record.learned import LearnedTokens
 from rocstar.engine.record.step_file import seconds_of
-from rocstar.engine.types import HIDDEN, TurnForm
+from rocstar.engine.types import HIDDEN, TRUNCATED, TurnForm
 
 Record = Mapping[str, Any]
 Column = npt.NDArray[Any]
@@ -25,16 +25,10 @@ TokenTexts = Callable[[Sequence[int]], list[str] | None]
 PAGE_TOKENS: Final = 4096
 """Tokens of one answer at most."""
 MAX_BINS: Final = 2000
+MAX_QUESTION: Final = 600
+MAX_ANSWER: Final = 200
+"""The characters of a question and of an answer in a row of a list."""
 
-WHY: Final = {
-    "kept": "Kept: the learner saw it.",
-    "dropped_positive": "Dropped by RoC: correct, but not drawn among the correct siblings.",
-    "dropped_negative": "Dropped: wrong, and not drawn among the wrong siblings.",
-    "no_signal": "Not used: all scored siblings of the group have the same reward, so no advantage exists.",
-    "failed": "Not used: lost to a failure of the system, so it has no reward.",
-}
-EVALUATED: Final = "evaluated"
-"""The bucket of an attempt of an evaluation, which no learner uses."""
 CODE: Final = "code"
 """The argument that is a program, whatever the tool."""
 
@@ -52,34 +46,23 @@ def check_shown(record: Record, *, reveal: bool) -> None:
 
 
 def conversation(record: Record) -> dict[str, Any]:
-    """Return the question, the turns and the outcome of a trajectory."""
+    """Return the question, the turns and the outcome of a trajectory, except what its row in the list has."""
     task, outcome = record.get("task") or {}, record.get("outcome") or {}
-    reward = None if outcome.get("reward") is None else float(outcome["reward"])
-    # A record without a verdict is correct with a reward of 1.
-    is_correct = bool(outcome.get("is_correct", reward == 1.0))
     times = decode_times(record.get("times"))
     turn_times = itertools.chain(() if times is None else times.turns, itertools.repeat(None))
     advantage = record.get("advantage")
     if isinstance(advantage, list):  # of each token: the range
         advantage = [min(advantage), max(advantage)] if advantage else None
     return {
-        "id": record.get("id"),
-        "step": record.get("step"),
         "stage": record.get("stage"),
-        "sibling": record.get("sibling"),
-        "version": record.get("policy_version"),
         "seed": record.get("seed"),
         "task": {name: task.get(name) for name in ("id", "source", "question", "answer")},
-        "context": list(task.get("context") or ()),
-        "verdict": "no reward" if reward is None else "correct" if is_correct else "wrong",
-        "reward": reward,
+        "given": given_answer(record),
+        "failed": outcome.get("failed"),
         "method": outcome.get("method"),
         "finish": record.get("finish_reason"),
-        "bucket": (record.get("decision") or {}).get("reason"),
-        "why": why(record),
         "penalty": record.get("penalty"),
         "advantage": advantage,
-        "answers": record.get("num_answers"),
         "num_tokens": len(record.get("ids") or ()),
         "segments": [[s["start"], s["end"], s["origin"]] for s in record.get("segments") or ()],
         "prompt": next((s.get("text", "") for s in record.get("segments") or ()), ""),
@@ -107,12 +90,31 @@ def conversation(record: Record) -> dict[str, Any]:
     }
 
 
-def why(record: Record) -> str:
-    """Why the learner saw the trajectory or not."""
-    reason = str((record.get("decision") or {}).get("reason", ""))
-    text = WHY.get(reason, f"Bucket: {reason}." if reason and reason != EVALUATED else "")
-    failed = (record.get("outcome") or {}).get("failed")
-    return f"{text} {failed.get('kind')}: {failed.get('detail')}" if failed else text
+def row_texts(record: Record) -> dict[str, str]:
+    """Return the question, the expected and the given answer of a record, cut to the size of a row."""
+    task = record.get("task") or {}
+    return {
+        "question": str(task.get("question", ""))[:MAX_QUESTION],
+        "answer": str(task.get("answer", ""))[:MAX_ANSWER],
+        "given": given_answer(record)[:MAX_ANSWER],
+    }
+
+
+def given_answer(record: Record) -> str:
+    """Return the answer in the last turn, or "" without one.
+
+    It is the boxed value or the last line of the last answer block, or of the turn if it has no block and the
+    trajectory was not truncated. Thoughts and tool calls are excluded.
+    """
+    turns = record.get("turns") or ()
+    if not turns:
+        return ""
+    form = TurnForm(**turns[-1].get("form", {}))
+    text = without_tool_calls(str(turns[-1].get("text", "")), form, cuts_thoughts=True)
+    start = text.rfind("<answer>", 0, max(0, text.rfind("</answer>")))
+    if start >= 0:
+        text = text[start + len("<answer>") : text.find("</answer>", start)]
+    return final_answer(text) if start >= 0 or record.get("finish_reason") not in TRUNCATED else ""
 
 
 def tokens(
@@ -275,12 +277,10 @@ def _shown(call: Mapping[str, Any], raw: str) -> Mapping[str, Any]:
 
 
 def _arguments(arguments: Mapping[str, Any]) -> list[tuple[str | None, str]]:
-    """The program first, without its name, then every other argument under its name."""
+    """Return the program without its name, then every other argument as text, or as JSON if it is none."""
     alone = CODE if CODE in arguments else next(iter(arguments)) if len(arguments) == 1 else None
-    first = [] if alone is None else [(None, _plain(arguments[alone]))]
-    return first + [(name, _plain(value)) for name, value in arguments.items() if name != alone]
-
-
-def _plain(value: object) -> str:
-    """A text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
+        for name, value in arguments.items()
+    }
+    return [*([] if alone is None else [(None, texts.pop(alone))]), *texts.items()]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -13,15 +12,18 @@ import numpy as np
 
 from rocstar.engine.charts.drawing import Figure, format_value
 from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
-from rocstar.engine.record.json_record import RecordError
+from rocstar.engine.record.step_file import task_number
 from rocstar.train.evaluation.compare import compare_paths
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import SetNumbers, read_results, tables
 from rocstar.train.reading.view.chart import Chart, stacked
+from rocstar.train.reading.view.conversation import MAX_ANSWER
 from rocstar.train.reading.view.evaluation_facts import manifest_facts
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.recipe.errors import ConfigError
 
+QuestionsOf = Callable[[str], Sequence[Mapping[str, Any]]]
+"""Returns the questions of a set."""
 ESTIMATES: Final = (
     "failed attempts count as wrong",
     "failed attempts left out",
@@ -30,10 +32,6 @@ ESTIMATES: Final = (
 COLORS: Final = {"correct": 0, "wrong": 1, "truncated": 4}
 MOST_BINS: Final = 32
 """Bars of a distribution."""
-HARDEST: Final = 5
-"""The number of questions shown in full."""
-MAX_QUESTION: Final = 600
-"""Characters of a question or an answer that are shown in full."""
 HIDDEN: Final = (
     "The licence of this set asks that its questions are not shown. This page has neither them nor the "
     "attempts, which repeat them; `rocstar report FOLDER --reveal` includes both."
@@ -87,28 +85,55 @@ def _estimates(one: SetNumbers) -> Iterator[Mark]:
             yield Mark(value, low, high, kind=kind, text=text, short=f"{value:.3f}")
 
 
-def grid(folder: Path, name: str, listing: Listing | None, *, reveal: bool) -> dict[str, Any]:
+def list_questions(folder: Path, name: str, listing: Listing | None, *, reveal: bool) -> list[dict[str, Any]]:
     """Return every question of a set with its attempts, the hardest first; those without a verdict are last.
 
     An attempt is `k` correct, `w` wrong, `t` truncated and so wrong, `f` failed. `row` is the place of a
-        question's first attempt in the file of the set, `listing`; None if there is no such file. Without
-        `reveal`, no text of a set whose licence asks so is returned. ConfigError for an unknown set.
+    question's first attempt in the file of the set, `listing`; None if there is no such file. `answers`
+    has the given answer of each attempt. Without `reveal`, no text of a set whose licence asks so is
+    returned. ConfigError for an unknown set.
     """
-    rows: list[dict[str, Any]] = []
+    numbers = _numbers_of(folder, name)
+    questions: list[dict[str, Any]] = []
     at = 0
-    for question, found in _questions(folder, name).items():
+    for question, found in numbers.questions.items():
         attempts = found.get("attempts") or []
         cut = found.get("truncated") or [False] * len(attempts)
         cells = "".join(
             "f" if a is None else "k" if a else "t" if t else "w" for a, t in zip(attempts, cut, strict=False)
         )
-        scored = len(cells) - cells.count("f")
-        rows.append(
-            {"id": question, "row": at, "cells": cells, "correct": cells.count("k"), "scored": scored}
-        )
+        answers = [text and str(text)[:MAX_ANSWER] for text in found.get("answers") or ()]
+        row = {
+            "id": question,
+            "row": at,
+            "cells": cells,
+            "correct": cells.count("k"),
+            "scored": len(cells) - cells.count("f"),
+            "family": str(found.get("source") or ""),
+        }
+        if reveal or not numbers.hidden:
+            row["answers"] = answers
+            # Without a match the file is not the one that results.json is of.
+            if listing is not None and listing.rows["task"][at : at + 1].tolist() == [task_number(question)]:
+                texts = listing.row_with_texts(at, reveal=True)
+                row |= {key: texts[key] for key in ("question", "answer") if key in texts}
+        questions.append(row)
         at += len(attempts)
-    rows.sort(key=lambda row: (row["correct"] / row["scored"] if row["scored"] else 2.0, row["row"]))
-    is_shown = reveal or not read_results(EvaluationFolder(folder).results).sets[name].hidden
+    questions.sort(key=lambda row: (row["correct"] / row["scored"] if row["scored"] else 2.0, row["row"]))
+    return questions
+
+
+def _numbers_of(folder: Path, name: str) -> SetNumbers:
+    sets = read_results(EvaluationFolder(folder).results).sets
+    if name not in sets:
+        raise ConfigError(f"{str(folder)!r} has no set {name!r}; its sets are {', '.join(sets)}")
+    return sets[name]
+
+
+def grid(folder: Path, name: str, listing: Listing | None, *, reveal: bool) -> dict[str, Any]:
+    """Return the questions of a set as `list_questions`, and how long its attempts are."""
+    questions = list_questions(folder, name, listing, reveal=reveal)
+    is_shown = reveal or not _numbers_of(folder, name).hidden
     notes = [] if is_shown else [HIDDEN]
     if listing is None:
         notes.append(f"{EvaluationFolder(folder).attempts(name).name} does not exist")
@@ -116,10 +141,9 @@ def grid(folder: Path, name: str, listing: Listing | None, *, reveal: bool) -> d
         notes += listing.problems
     return {
         "set": name,
-        "questions": rows,
+        "questions": questions,
         "shown": is_shown,
         "figures": [] if listing is None else [one.as_json() for one in _distributions(listing)],
-        "hardest": list(_hardest(rows, listing)) if listing is not None and is_shown else [],
         "notes": notes,
     }
 
@@ -155,23 +179,6 @@ def _distributions(listing: Listing) -> Iterator[Chart]:
         yield stacked(title, "attempts", xs, shown, colors=COLORS, over=column, heads=heads, caption=text)
 
 
-def _hardest(rows: Sequence[Mapping[str, Any]], listing: Listing) -> Iterator[dict[str, Any]]:
-    for row in rows[:HARDEST]:
-        try:
-            task = listing.opened(0).record(row["row"]).get("task") or {}
-        except (RecordError, IndexError):  # the file is not the one that results.json is of
-            continue
-        if task.get("id") == row["id"]:
-            tokens = listing.rows["tokens"][row["row"] : row["row"] + len(row["cells"])]
-            yield {
-                "id": row["id"],
-                "question": str(task.get("question", ""))[:MAX_QUESTION],
-                "answer": str(task.get("answer", ""))[:MAX_QUESTION],
-                "detail": f"{row['correct']} of {row['scored']} correct, "
-                f"{format_value(float(tokens.mean()), '')} tokens on average",
-            }
-
-
 def select_attempts(questions: Sequence[Mapping[str, Any]], num: int) -> list[int]:
     """Return the rows of at most `num` attempts to read, of the questions of `grid`: alternating between the
     hardest questions that were sometimes solved and the hardest never solved, the first attempt of each
@@ -188,34 +195,20 @@ def select_attempts(questions: Sequence[Mapping[str, Any]], num: int) -> list[in
     return found[:num]
 
 
-def compare_page(a: Path, b: Path) -> dict[str, Any]:
-    """B minus A by set, as `rocstar compare`, with each question's share of correct attempts in both.
+def compare_page(a: Path, b: Path, questions_a: QuestionsOf, questions_b: QuestionsOf) -> dict[str, Any]:
+    """Return B minus A by set, as `rocstar compare`, with each question of both as `list_questions`.
 
-    ConfigError where the two were not asked the same.
+    ConfigError if the two have different questions.
     """
     found = compare_paths(a, b)
-    only_b = next(iter(found.b.sets.values()))
-    shares = {
-        each.name: [
-            {"id": question, "a": _share(mine), "b": _share(theirs)}
-            for question, mine in found.a.sets[each.name].items()
-            # One set alone is compared under either name.
-            if (theirs := found.b.sets.get(each.name, only_b).get(question)) is not None
-        ]
-        for each in found.sets
-    }
-    return {**found.as_json(), "questions": shares, "command": f"rocstar compare {a} {b}"}
-
-
-def _share(attempts: Any) -> float | None:
-    known = [float(score) for score in attempts if score is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _questions(folder: Path, name: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(EvaluationFolder(folder).results.read_text(encoding="utf-8"))
-        found = document["sets"][name]["questions"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{str(folder)!r} has no questions of a set {name!r}: {error}") from None
-    return found if isinstance(found, dict) else {}
+    only_b = next(iter(found.b.sets))
+    sets: dict[str, Any] = {}
+    for each in found.sets:
+        # One set alone is compared under either name.
+        name_b = each.name if each.name in found.b.sets else only_b
+        of_b = {one["id"]: one for one in questions_b(name_b)}
+        sets[each.name] = {
+            "set_b": name_b,
+            "questions": [{"a": one, "b": of_b[one["id"]]} for one in questions_a(each.name)],
+        }
+    return {**found.as_json(), "questions": sets, "command": f"rocstar compare {a} {b}"}

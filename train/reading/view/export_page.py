@@ -168,7 +168,10 @@ def export_page(
         "start": f"#/{start}?{urlencode(of_collection(run, collection))}",
         "left_out": len(places) - len(shown),
     }
-    head = ("trajectory", "step", "verdict", "fate", "tokens", "calls")
+    head = ("trajectory", "step", "verdict", "decision", "tokens", "calls")
     columns = ("step", "verdict", "bucket", "tokens", "calls")
-    cells = [[f"{row['name']} #{row['sibling']}", *(row[key] for key in columns)] for row in rows]
+    cells = [
+        [f"{row['question'] or row['name']} #{row['sibling']}", *(row[key] for key in columns)]
+        for row in rows
+    ]
     return build_document(f"rocstar: {run}", about, kept.texts, static_table(run, head, cells))

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from rocstar.train.reading.view.conversation import WHY
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.metrics import Row
 
@@ -33,40 +32,33 @@ def draw_weight(sibling: Mapping[str, Any], *, mode: str | None, eps: float | No
 
 
 def group(
-    listing: Listing, *, step: int, task: int, config: Mapping[str, Any], row: Row | None
+    listing: Listing, *, step: int, task: int, config: Mapping[str, Any], row: Row | None, reveal: bool
 ) -> dict[str, Any]:
-    """The siblings of a task at a step, their sums, and the sums of the step; empty where there are none.
+    """Return the siblings of a task at a step, their sums, and the sums of the step.
 
-    `config` is the recipe of the step, and `row` its row of metrics.jsonl; None if there is none.
+    `config` is the recipe of the step, and `row` its row of metrics.jsonl, or None. The siblings are empty if
+    there is no such group.
     """
     rl = config.get("rl")
     rl = rl if isinstance(rl, dict) else {}
-    draw = {"mode": rl.get("roc_mode"), "eps": rl.get("roc_eps"), "keep": rl.get("group_size")}
+    draw = {"mode": rl.get("roc_mode"), "eps": rl.get("roc_eps")}
     ledger = None
     if row is not None and row.get("ledger/generated") is not None:
         ledger = {name: int(row.get(f"ledger/{name}") or 0) for name in (*LEDGER, "generated")}
     rows = listing.rows
     of_step = rows["step"] == step
     places = np.flatnonzero(of_step & (rows["task"] == task))
-    siblings = [dict(listing.row_as_json(int(at))) for at in places[np.argsort(rows["sibling"][places])]]
+    group_places = listing.group_at(int(places[0])) if len(places) else []
+    siblings = [listing.row_with_texts(at, reveal=reveal) for at in group_places]
     buckets = {sibling["bucket"] for sibling in siblings}
-    scored = [s for s in siblings if s["reward"] is not None]
     is_drawn = bool(buckets & {"dropped_positive", "dropped_negative"})
     for sibling in siblings:
         sibling["weight"] = draw_weight(sibling, mode=draw["mode"], eps=draw["eps"]) if is_drawn else None
-        sibling["why"] = WHY.get(sibling["bucket"], "")
-    total = sum(s["weight"] for s in scored if s["verdict"] == "correct" and s["weight"] is not None)
-    for sibling in siblings:
-        mine = sibling["verdict"] == "correct" and sibling["weight"] is not None and total > 0
-        sibling["share"] = sibling["weight"] / total if mine else None
     return {
         "step": step,
-        "task": format(task, "x"),
-        "name": listing.names.get(task, ""),
         "draw": {**draw, "happened": is_drawn},
         "siblings": siblings,
         "sums": _sums([s["bucket"] for s in siblings]),
-        "rewards": [s["reward"] for s in scored],
         "step_sums": _sums([listing.buckets[code] for code in rows["bucket"][of_step].tolist()]),
         "ledger": ledger,
     }

@@ -9,19 +9,22 @@ trajectory's record.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.files import FRAMES, INDEX
 from rocstar.engine.record.json_record import RecordError
 from rocstar.engine.record.step_file import MOST_FAMILIES, StepFile
-from rocstar.train.reading.view.record_lines import LinesFile
+from rocstar.train.reading.view.conversation import row_texts
+from rocstar.train.reading.view.record_lines import LinesFile, decode_json
 
 LISTED = np.dtype([
     ("file", "<u4"), ("row", "<u4"),
@@ -50,6 +53,14 @@ SPARE: Final = 16
 
 
 OpenRecords = StepFile | LinesFile
+
+
+class _Texts(msgspec.Struct):
+    """The fields of a record's JSON that `row_texts` reads; the columns of tokens are skipped."""
+
+    task: dict[str, Any] = {}
+    turns: list[dict[str, Any]] = []
+    finish_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +204,30 @@ class Listing:
             "family": self.families[row["family"]] if self.families else "",
             "truncated": bool(row["is_truncated"]),
             "hidden": bool(row["hidden"]),
+            "kept": bool(row["kept"]),
             **{name: int(row[name]) for name in ("tokens", "policy_tokens", "turns", "calls", "errors")},
             **{
                 name: None if np.isnan(row[name]) else float(row[name])
                 for name in ("reward", "penalty_error", "penalty_format", "advantage", "seconds", "tools_s")
             },
         }
+
+    def row_with_texts(self, at: int, *, reveal: bool) -> dict[str, Any]:
+        """Return a row with the texts of its record, without them if it is withheld or damaged."""
+        row = dict(self.row_as_json(at))
+        if row["hidden"] and not reveal:
+            return row
+        with contextlib.suppress(RecordError):
+            metadata = self.opened(int(self.rows[at]["file"])).metadata(row["row"])
+            row |= row_texts(msgspec.structs.asdict(decode_json(metadata, _Texts, row["name"])))
+        return row
+
+    def group_at(self, at: int) -> list[int]:
+        """Return the places of the trajectories of the same task and step, by sibling."""
+        rows, row = self.rows, self.rows[at]
+        places = np.flatnonzero((rows["task"] == row["task"]) & (rows["step"] == row["step"]))
+        ordered: list[int] = places[np.argsort(rows["sibling"][places], kind="stable")].tolist()
+        return ordered
 
 
 def open_records(path: Path) -> OpenRecords:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from rocstar.engine.record.files import FRAMES
-from rocstar.engine.record.json_record import RecordError
 from rocstar.engine.record.learned import LearnedStep, LearnedTokens
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view import drawings
-from rocstar.train.reading.view.conversation import WithheldError, check_shown, conversation, overview, tokens
-from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_page, grid
+from rocstar.train.reading.view.conversation import check_shown, conversation, overview, row_texts, tokens
+from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_page, grid, list_questions
 from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.group_page import group, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
@@ -124,7 +123,7 @@ class RunReader:
             "total": len(listing.rows),
             "matched": len(places),
             "start": start,
-            "rows": [listing.row_as_json(int(at)) for at in shown],
+            "rows": [listing.row_with_texts(int(at), reveal=self._reveal) for at in shown],
             "buckets": {name: int((buckets == code).sum()) for code, name in enumerate(listing.buckets)},
             "correct": int(listing.rows["is_correct"][places].sum()),
             "steps": len(listing.files),
@@ -151,7 +150,11 @@ class RunReader:
         timeline = trajectory_timeline(record)
         return {
             **conversation(record),
-            "listed": listing.row_as_json(at),
+            "listed": {**listing.row_as_json(at), **row_texts(record)},
+            "siblings": [
+                {name: row[name] for name in ("file", "row", "sibling", "verdict", "truncated")}
+                for row in map(listing.row_as_json, listing.group_at(at))
+            ],
             "replay": replay if is_step else None,
             # From the end of this trajectory; @TURN after it starts before that turn.
             "chat": f"rocstar chat {model} --from {start}",
@@ -192,38 +195,31 @@ class RunReader:
 
     def timeline(self, name: str, step: int) -> dict[str, Any]:
         """Return the timeline of a step."""
-        return timeline_of_step(self._listing(name, STEPS), step)
+        return timeline_of_step(self._listing(name, STEPS), step, reveal=self._reveal)
 
     def group(self, name: str, *, step: int, task: int) -> dict[str, Any]:
-        """Return the trajectories of a group and their question, None if it is withheld."""
+        """Return the trajectories of a group."""
         run, listing = self._run(name), self._listing(name, STEPS)
         rows = [row for row in run.metrics() if row["phase"] == "rl" and row["step"] == step]
         row = rows[-1] if rows else None
-        found = group(listing, step=step, task=task, config=run.config(step), row=row)
+        found = group(listing, step=step, task=task, config=run.config(step), row=row, reveal=self._reveal)
         if not found["siblings"]:
             raise NothingThereError(f"{name} has no group of this task at step {step}")
-        return {**found, "asked": self._asked(name, found["siblings"][0])}
-
-    def _asked(self, name: str, sibling: Mapping[str, Any]) -> dict[str, Any] | None:
-        try:
-            _, _, record = self._trajectory(name, STEPS, sibling["file"], sibling["row"])
-        except (WithheldError, RecordError):  # the index has the group's data anyway
-            return None
-        task = record.get("task") or {}
-        return {part: task.get(part) for part in ("question", "answer")}
+        return found
 
     def task(self, name: str, *, task: int) -> dict[str, Any]:
         """A task over the steps of the run, and of the other runs that have it."""
-        found = {name: task_over_steps(self._listing(name, STEPS), task)}
+        listing = self._listing(name, STEPS)
+        found = {name: task_over_steps(listing, task)}
         if not found[name]:
             raise NothingThereError(f"{name} has no trajectory of this task")
         for other, run in self._runs().items():
-            listing = run.listing(STEPS) if other != name else None
-            if listing is not None and (steps := task_over_steps(listing, task)):
+            others = run.listing(STEPS) if other != name else None
+            if others is not None and (steps := task_over_steps(others, task)):
                 found[other] = steps
+        place = int((listing.rows["task"] == task).argmax())
         return {
-            "task": format(task, "x"),
-            "name": self._listing(name, STEPS).names.get(task, ""),
+            "listed": listing.row_with_texts(place, reveal=self._reveal),
             "runs": found,
             "drawing": drawings.task_drawing(found),
         }
@@ -240,7 +236,12 @@ class RunReader:
 
     def paired(self, a: tuple[str, str], b: tuple[str, str]) -> dict[str, Any]:
         """Two evaluations (run, step), question by question."""
-        return compare_page(self._evaluation(*a), self._evaluation(*b))
+        folders = self._evaluation(*a), self._evaluation(*b)
+        return compare_page(*folders, partial(self._questions, *a), partial(self._questions, *b))
+
+    def _questions(self, name: str, step: str, set_name: str) -> list[dict[str, Any]]:
+        listing = self._run(name).listing(f"{step}:{set_name}")
+        return list_questions(self._evaluation(name, step), set_name, listing, reveal=self._reveal)
 
     def sample(self, name: str, collection: str, most: int) -> list[tuple[str, int]]:
         """Return the file and row of a sample of trajectories."""

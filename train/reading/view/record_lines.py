@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -51,16 +51,6 @@ class _OutcomeLine(msgspec.Struct):
     is_correct: bool | None = None
 
 
-class _PenaltyLine(msgspec.Struct):
-    error: float
-    format: float
-
-
-class _DecisionLine(msgspec.Struct):
-    kept: bool = False
-    reason: str = ""
-
-
 class _TimesLine(msgspec.Struct):
     began: float
     ended_s: float
@@ -71,7 +61,7 @@ class _RecordLine(msgspec.Struct):
     v: int
     task: _TaskLine
     outcome: _OutcomeLine
-    decision: _DecisionLine
+    decision: dict[str, Any]
     segments: list[_SegmentLine] = []
     turns: list[_TurnLine] = []
     step: int = 0
@@ -79,12 +69,25 @@ class _RecordLine(msgspec.Struct):
     policy_version: int = -1
     num_answers: int = 0
     finish_reason: str = ""
-    penalty: _PenaltyLine | None = None
+    penalty: dict[str, float] | None = None
     advantage: float | list[float] | None = None
     times: _TimesLine | None = None
 
 
-_DECODER: Final = msgspec.json.Decoder(_RecordLine)
+_Decoded = TypeVar("_Decoded")
+
+
+def decode_json(data: bytes, kind: type[_Decoded], place: str) -> _Decoded:
+    """Decode the JSON of a record. RecordError, which names the place, for invalid JSON."""
+    try:
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:  # half a surrogate pair, which Python's JSON takes
+            return msgspec.convert(json.loads(data), kind)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{place}: not a trajectory record: {error}") from None
 
 
 class LinesFile:
@@ -103,15 +106,20 @@ class LinesFile:
                         json.loads(line)
                     except (ValueError, RecursionError):
                         break
-                rows.append(self._row(_record(line, f"{path}:{number}")))
+                place = f"{path}:{number}"
+                record = decode_json(line, _RecordLine, place)
+                if record.v != VERSION:
+                    raise RecordError(f"{place}: not a trajectory record of version {VERSION}")
+                rows.append(self._row(record))
                 self._offsets.append((at, len(line)))
                 at += len(line)
         self.rows: npt.NDArray[Any] = np.array(rows, ROW) if rows else np.zeros(0, ROW)
 
     def _row(self, record: _RecordLine) -> tuple[Any, ...]:
-        if record.decision.reason not in self.buckets:
-            self.buckets.append(record.decision.reason)
-        reward, penalty = record.outcome.reward, record.penalty
+        bucket = str(record.decision.get("reason", ""))
+        if bucket not in self.buckets:
+            self.buckets.append(bucket)
+        reward, penalty = record.outcome.reward, record.penalty or {}
         calls = [call for turn in record.turns for call in turn.calls]
         is_correct = record.outcome.is_correct
         policy = sum(s.end - s.start for s in record.segments if s.origin == Origin.policy)
@@ -125,14 +133,14 @@ class LinesFile:
             *(record.num_answers, len(record.turns)),
             sum(call.status != "not_executed" for call in calls),
             sum(call.is_error for call in calls),
-            self.buckets.index(record.decision.reason),
-            record.decision.kept,
+            self.buckets.index(bucket),
+            bool(record.decision.get("kept")),
             reward == 1.0 if is_correct is None else is_correct,
             record.finish_reason in TRUNCATED,
             bool(record.task.meta.get(HIDDEN)),
             _number(reward),
-            _number(penalty.error if penalty else None),
-            _number(penalty.format if penalty else None),
+            _number(penalty.get("error")),
+            _number(penalty.get("format")),
             _number(None if isinstance(record.advantage, list) else record.advantage),
             self._family(record.task.source),
             *_times(record.times),
@@ -155,13 +163,7 @@ class LinesFile:
 
     def record(self, row: int) -> dict[str, Any]:
         """The record of a line."""
-        try:
-            record = json.loads(self.metadata(row))
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"{self._path}:{row + 1}: not JSON: {error}") from None
-        if not isinstance(record, dict):
-            raise RecordError(f"{self._path}:{row + 1}: is another than it was")
-        return record
+        return decode_json(self.metadata(row), dict[str, Any], f"{self._path}:{row + 1}")
 
 
 def _times(times: _TimesLine | None) -> tuple[float, float, float, float]:
@@ -172,21 +174,6 @@ def _times(times: _TimesLine | None) -> tuple[float, float, float, float]:
         seconds_of([None if call is None else Span(*call) for call in calls]) for _, _, calls in times.turns
     )
     return times.began, times.ended_s, sum(end - start for start, end, _ in times.turns), tools_s
-
-
-def _record(line: bytes, place: str) -> _RecordLine:
-    try:
-        try:
-            record = _DECODER.decode(line)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:  # half a surrogate pair, which Python's JSON takes
-            record = msgspec.convert(json.loads(line), _RecordLine)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{place}: not a trajectory record: {error}") from None
-    if record.v != VERSION:
-        raise RecordError(f"{place}: not a trajectory record of version {VERSION}")
-    return record
 
 
 def _number(value: float | None) -> float:

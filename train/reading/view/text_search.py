@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from rocstar.engine.record.json_record import RecordError
+from rocstar.train.reading.view.conversation import row_texts
 from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.record_lines import decode_json
 from rocstar.train.reading.view.trajectory_filter import Places
 from rocstar.train.recipe.errors import ConfigError
 
@@ -67,16 +69,14 @@ def _found(
     metadata = listing.opened(int(row["file"])).metadata(int(row["row"]))
     if needle not in metadata.lower():
         return None
-    try:
-        record = json.loads(metadata)
-    except (ValueError, RecursionError):
-        raise RecordError(f"row {row['row']} is no JSON") from None
+    record = decode_json(metadata, dict[str, Any], f"row {row['row']}")
     wanted = text.lower()
     for where, found in _texts(record):
         at = found.lower().find(wanted)
         if at >= 0:
             before, behind = max(0, at - CONTEXT), at + len(text)
             return {
+                **row_texts(record),
                 "where": where,
                 "before": found[before:at],
                 "found": found[at:behind],

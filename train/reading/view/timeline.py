@@ -26,7 +26,7 @@ from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.run_directory import records_file
 
 COLORS: Final = {"queued": 7, "policy": 0, "tool": 2, "judge": 4}
-WORDS: Final = {"queued": "queued", "policy": "policy", "tool": "tools", "judge": "judge"}
+WORDS: Final = {"queued": "waiting for the engine", "policy": "policy", "tool": "tools", "judge": "judge"}
 LANE, TOP, FOOT = 16, 46, 24
 MOST_LANES: Final = 64
 """Trajectories of a step's drawing."""
@@ -77,7 +77,7 @@ def step_timeline(shown: Sequence[tuple[str, TrajectoryTimes]], *, of: int) -> F
         shift_s = times.began - first
         bars += [Bar(lane, kind, shift_s + a, shift_s + b) for kind, _, a, b in _spans(times)]
     end_s = max(times.began - first + times.ended_s for _, times in shown)
-    draw = partial(drawn_lanes, "Who waited when", [name for name, _ in shown], bars, end_s)
+    draw = partial(drawn_lanes, "Timeline", [name for name, _ in shown], bars, end_s)
     caption = (
         f"The {len(shown)} of {of} trajectories that ended last, in seconds since their first start. "
         "Blank: between the policy, tools and the judge. Each node has its own clock."
@@ -175,9 +175,10 @@ def _joined(bars: Sequence[Bar], scale: float) -> Iterator[Bar]:
         yield last
 
 
-def timeline_of_step(listing: Listing, step: int) -> dict[str, Any]:
-    """The trajectories of a step of the learner that ended last, those that began first on top, and what all
-    of the step spent. `drawing` is None where no times are known.
+def timeline_of_step(listing: Listing, step: int, *, reveal: bool = False) -> dict[str, Any]:
+    """Return the trajectories of a step that ended last, ordered by their start, and the sums of the step.
+
+    `drawing` is None if no times are known.
 
     RecordError: the step is not there.
     """
@@ -200,13 +201,13 @@ def timeline_of_step(listing: Listing, step: int) -> dict[str, Any]:
     at = files.index(stem)
     shown_rows = [
         {
-            **listing.row_as_json(first + row),
+            **listing.row_with_texts(first + row, reveal=reveal),
             "began_s": times[row].began - began,
             "writing_s": float(rows["writing_s"][row]),
         }
         for row in shown
     ]
-    names = [f"{row['name']} #{row['sibling']}" for row in shown_rows]
+    names = [f"{row.get('question') or row['name']} #{row['sibling']}" for row in shown_rows]
     known = ~np.isnan(rows["began"])
     drawing = step_timeline(
         [(name, times[row]) for name, row in zip(names, shown, strict=True)], of=int(known.sum())

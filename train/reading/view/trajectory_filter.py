@@ -80,7 +80,9 @@ def _matches(listing: Listing, word: str) -> Mask:
         return np.asarray(listing.rows["bucket"] == listing.buckets.index(word))
     if found := _COMPARISON.fullmatch(word):
         return _compared(listing, *found.groups())
-    return _named(listing, word.removeprefix("task:"))
+    wanted = word.removeprefix("task:").casefold()
+    numbers = [number for number, name in listing.names.items() if wanted in name.casefold()]
+    return np.isin(listing.rows["task"], np.array(numbers, "<u8"))
 
 
 def _compared(listing: Listing, column: str, sign: str, text: str) -> Mask:
@@ -106,13 +108,6 @@ def _task(text: str) -> int:
         raise ConfigError(f"task={text}: give the number that a link has, or task:NAME") from None
 
 
-def _named(listing: Listing, text: str) -> Mask:
-    """Rows whose task has this in its name, whatever the case."""
-    wanted = text.casefold()
-    numbers = [number for number, name in listing.names.items() if wanted in name.casefold()]
-    return np.isin(listing.rows["task"], np.array(numbers, "<u8"))
-
-
 def _numbers(listing: Listing, column: str) -> npt.NDArray[Any]:
     rows = listing.rows
     if column == "penalty":
@@ -123,10 +118,7 @@ def _numbers(listing: Listing, column: str) -> npt.NDArray[Any]:
 def _sorted_by(listing: Listing, column: str) -> npt.NDArray[Any]:
     """Return numbers in the order of the column."""
     if column == "name":
-        by_name = np.array(sorted(listing.names, key=lambda number: (listing.names[number], number)), "<u8")
-        ranks = np.argsort(by_name)
-        places = np.searchsorted(by_name, listing.rows["task"], sorter=ranks)
-        return ranks[places].astype(float)
+        return np.asarray(listing.rows["task"].astype(float))  # equal tasks are adjacent
     if column == "bucket":
         order = sorted(listing.buckets)
         codes = np.array([order.index(name) for name in listing.buckets] or [0], float)

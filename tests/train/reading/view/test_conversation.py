@@ -119,7 +119,7 @@ def test_calls_stand_in_their_places(viewed: Path) -> None:
     first = told["turns"][0]["pieces"]
     assert first[0] == "Call 0.\n" and first[1]["name"] == "python" and first[1]["is_error"]
     assert first[1]["arguments"] == [(None, "print(0)")] and first[1]["result"] == "result 0"
-    assert told["verdict"] == "correct" and told["why"]
+    assert told["given"] == "0" and told["failed"] is None
 
 
 def test_what_is_hidden_is_withheld_until_it_is_revealed(viewed: Path) -> None:

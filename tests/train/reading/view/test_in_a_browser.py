@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ import pytest
 
 from rocstar.engine.charts.drawing import Figure
 from rocstar.engine.charts.row_chart import RowChart, row_chart
+from rocstar.engine.types import Task
 from rocstar.train.reading.view import change_events
 from rocstar.train.reading.view.document import article_page
 from rocstar.train.reading.view.export_page import export_page
@@ -28,7 +30,15 @@ from rocstar.train.reading.view.web import PageServer
 from ....needs import BROWSER, package
 from ....patience import PATIENCE_S
 from ...evaluation.eval_folders import MadeSet, make_folder
-from .view_runs import groups_of, make_chart_run, make_sick_run, make_view_run, write_step
+from .view_runs import (
+    SIBLINGS,
+    MadeSibling,
+    groups_of,
+    make_chart_run,
+    make_sick_run,
+    make_view_run,
+    write_step,
+)
 
 try:
     import axe_playwright_python
@@ -64,6 +74,9 @@ HOSTILE = "".join([
 """Twenty payloads, which stand in every field of a run."""
 
 
+INSTRUCTION = "End with <answer>\\boxed{}</answer>."
+LARGE = 300_000
+"""Lines of each text of the run `large`."""
 INERT = "globalThis.broken === undefined && !document.querySelector('main script, main iframe, main img')"
 MIN_TEXT_PX = 10.0
 """The smallest text of a drawing that a person still reads on a phone."""
@@ -107,6 +120,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_view_run(made / "growing", steps=1)
     make_view_run(made / "hostile", text=HOSTILE)
     make_sick_run(made / "sick")
+    make_view_run(made / "other", steps=1)
+    make_folder(made / "other" / "evaluations" / "step_1", MadeSet(name="puzzles", num=6, k=2), seed=2)
+    instructed = Task(id="t", source="s", question=f"{INSTRUCTION} What is 0 + 0?", answer="0")
+    write_step(made / "marked", 1, [(instructed, SIBLINGS)])
+    large = MadeSibling(correct=False, calls=1, errors=1)
+    write_step(
+        made / "large", 1, [(replace(instructed, id="u"), (large,))], text="\u202e\x1b[31m" + "a\n" * LARGE
+    )
     make_chart_run(made / "charts")
     for step in (1, 2):
         make_folder(made / "plain" / "evaluations" / f"step_{step}", MadeSet(name="puzzles", num=6, k=2))
@@ -167,15 +188,19 @@ def test_from_the_list_of_runs_to_a_token(page: Page, served: ServedPage) -> Non
     page.locator("#filter").fill("gcd kept")
     page.keyboard.press("Enter")
     expect(page.locator("#counts")).to_contain_text("12 of 36")
-    page.locator(".row .n >> text=3").first.wait_for()
+    row = page.locator(".rows .row").first
+    expect(row.locator(".of-question")).to_have_text("gcd of 84 and 36? #0")
+    assert row.locator(".of-question a").get_attribute("title") == "gcd of 84 and 36?"
+    assert [row.locator(f".of-{name}").inner_text() for name in ("family", "expected", "given")] == [
+        *("gcd", "12", "0")
+    ]
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_selector("main:not([aria-busy]) .turn")
-    expect(page.locator("h1")).to_contain_text("gcd-1 #")
-    expect(page.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
-    assert page.locator("details.call[open]").count() == 0, "calls are folded"
-    page.keyboard.press("f")
-    expect(page.locator("details.call[open] .result").first).to_contain_text("result 0")
+    expect(page.locator("h1")).to_have_text("gcd of 84 and 36?")
+    expect(page.locator(".outcome")).to_contain_text("expected 12given 0")
+    expect(page.locator(".call .result").first).to_be_visible()
+    expect(page.locator(".call .result").first).to_have_text("result 0")
     expect(page.locator("code.replay").first).to_contain_text("rocstar replay")
     page.keyboard.press("c")
     page.locator(".tok.policy").first.click()
@@ -184,11 +209,20 @@ def test_from_the_list_of_runs_to_a_token(page: Page, served: ServedPage) -> Non
             r"policy, log-prob -0\.\d+, .*advantage \+0\.30, carries loss.*; learner: log-prob -?0\.\d+"
         )
     )
-    expect(page.locator("#token")).to_contain_text("ratio 1.649, held by the upper bound, entropy 1.0")
+    expect(page.locator("#token")).to_contain_text("ratio 1.649, clipped at the upper bound, entropy 1.0")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#token")).to_contain_text("token 5: ")
     here = page.url
     page.reload()
-    expect(page.locator(".tok").first).to_be_visible()
+    expect(page.locator("#token")).to_contain_text("token 5: ")
     assert page.url == here, "an address is a page"
+    page.keyboard.press("n")
+    expect(page.locator(".above")).to_contain_text("sibling 1")
+    page.keyboard.press("c")
+    page.wait_for_selector("main:not([aria-busy]) [data-turn='2']")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert "turn=2" in page.url
 
 
 def test_a_group_says_why_and_its_sums_are_the_ledgers(page: Page, served: ServedPage) -> None:
@@ -196,14 +230,24 @@ def test_a_group_says_why_and_its_sums_are_the_ledgers(page: Page, served: Serve
     page.locator(".rows .row a").first.click()
     page.wait_for_selector("main:not([aria-busy]) .turn")
     page.keyboard.press("g")
-    expect(page.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
-    expect(page.locator("#question")).to_have_text("gcd of 84 and 36?expected answer12")
-    assert page.locator(".sibling").count() == 6
-    expect(page.locator(".sibling.dropped_positive").first).to_contain_text(
-        "not drawn among the correct siblings"
+    expect(page.locator("#ledger")).to_have_text("The sums of the rows equal metrics.jsonl.")
+    expect(page.locator("h1")).to_have_text("gcd of 84 and 36?")
+    assert page.locator("tr[data-sibling]").count() == 6
+    expect(page.locator("tr.dropped_positive .why").first).to_contain_text(
+        re.compile(r"2 of 3 correct siblings were drawn; this one has weight \d+\.\d+ of \d+\.\d+")
     )
-    page.locator(".sibling summary").first.click()
-    expect(page.locator(".sibling .inside").first).to_contain_text("Call 0.")
+    expect(page.locator("tr.inside")).to_contain_text("Call 0.")  # of the trajectory that led here
+    page.get_by_role("button", name="read sibling 1", exact=True).click()
+    expect(page.locator("tr.inside")).to_have_count(2)
+    for sibling in (3, 0, 2):
+        page.get_by_label(f"sibling {sibling} side by side").check()
+    expect(page.locator("#reader .pair > div")).to_have_count(2)
+    here = page.url
+    assert "beside=0%2C2" in here and "open=0%2C1" in here
+    page.reload()
+    expect(page.locator("#reader .pair > div").first).to_contain_text("Call 0.")
+    expect(page.locator("tr.inside")).to_have_count(2)
+    assert page.url == here, "an address shows the same siblings"
     page.get_by_role("link", name="this task over the steps").click()
     expect(page.get_by_role("link", name="step 3")).to_be_visible()
 
@@ -213,11 +257,11 @@ def test_a_token_is_shaded_by_what_the_learner_made_of_it(page: Page, served: Se
     page.locator(".rows .row a").first.click()
     page.wait_for_selector("main:not([aria-busy]) .turn")
     page.keyboard.press("c")
-    choice = page.get_by_label("what the shade shows").first
+    choice = page.get_by_label("shade of the tokens")
     expect(page.locator("#about")).to_contain_text("right to half a percent")
     for value, number in (("clip", 3), ("gap", 4), ("ratio", 3), ("entropy", 8)):
         choice.select_option(value)
-        expect(page.locator(".chunk").first.locator(".tok.policy[style]")).not_to_have_count(0)
+        expect(page.locator(".of-policy").first.locator(".tok.policy[style]")).not_to_have_count(0)
         shaded = page.evaluate(
             "[...document.querySelectorAll('.tok.policy')].slice(0, 8)"
             ".filter((token) => token.style.background).length"
@@ -228,18 +272,18 @@ def test_a_token_is_shaded_by_what_the_learner_made_of_it(page: Page, served: Se
     page.locator(".rows .row a").first.click()
     page.wait_for_selector("main:not([aria-busy]) .turn")
     page.keyboard.press("c")
-    expect(page.locator("#about")).to_contain_text("did not learn from this trajectory")
+    expect(page.locator("#about")).to_contain_text("did not use this trajectory")
     expect(page.locator("option[value=clip]")).to_be_disabled()
 
 
-def test_times_of_a_trajectory_lead_to_who_waited_in_its_step(page: Page, served: ServedPage) -> None:
+def test_times_of_a_trajectory_lead_to_the_timeline_of_its_step(page: Page, served: ServedPage) -> None:
     page.goto(served.address + "#/trajectory?run=plain&file=step_000002&row=0")
-    expect(page.locator("#turn1 .who").first).to_contain_text("turn 1: the policy, 1.0 s")
-    expect(page.locator("#turn1 summary").first).to_contain_text("500 ms")
+    expect(page.locator("[data-turn='1'] .who").first).to_contain_text("turn 1: policy · 1.0 s")
+    expect(page.locator("[data-turn='1'] .callhead")).to_contain_text("500 ms")
     page.locator("#times summary").click()
     expect(page.locator("#times .screen rect").first).to_be_visible()
-    page.get_by_role("link", name="who waited when in its step").click()
-    expect(page.locator("h1")).to_contain_text("Step 2 who waited when")
+    page.get_by_role("link", name="timeline of its step").click()
+    expect(page.locator("h1")).to_contain_text("Step 2 timeline")
     expect(page.locator("main table tbody tr")).to_have_count(12)
     page.keyboard.press("]")
     expect(page.locator("h1")).to_contain_text("Step 3")
@@ -250,8 +294,10 @@ def test_a_turn_shows_the_command_that_begins_before_it(page: Page, served: Serv
     expect(page.locator("#try")).to_have_text(
         re.compile(r"rocstar chat MODEL --from \S+/step_000001\.columns:0")
     )
-    page.get_by_label("try turn 2 anew").click()
-    expect(page.locator("#turn2 .who .replay")).to_have_text(re.compile(r"step_000001\.columns:0@2$"))
+    page.get_by_label("try turn 2 again").click()
+    expect(page.locator("[data-turn='2'] .who .replay")).to_have_text(
+        re.compile(r"step_000001\.columns:0@2$")
+    )
 
 
 def test_a_run_says_what_stands_and_which_families_it_has(page: Page, served: ServedPage) -> None:
@@ -271,9 +317,100 @@ def test_a_run_says_what_stands_and_which_families_it_has(page: Page, served: Se
     expect(page.locator("#counts")).to_contain_text("9 of 36")
 
 
+COLOR_OF = """(element) => {
+    const named = document.createElement("span");
+    named.className = element.dataset.expected;
+    document.querySelector("main").append(named);
+    const equal = getComputedStyle(element).color === getComputedStyle(named).color;
+    named.remove();
+    return equal;
+}"""
+
+
+@pytest.mark.parametrize(("sibling", "style"), [(0, "good"), (3, "bad"), (5, "quiet")])
+def test_the_answer_has_the_colour_of_its_verdict_and_the_prompt_has_none(
+    page: Page, served: ServedPage, sibling: int, style: str
+) -> None:
+    page.goto(f"{served.address}#/trajectory?run=marked&file=step_000001&row={sibling}")
+    page.locator("summary", has_text="prompt").click()
+    expect(page.locator(".folds pre").first).to_contain_text("<answer>")
+    mark = page.locator("main mark")
+    expect(mark).to_have_count(1)
+    assert mark.inner_text() == f"<answer>{sibling}</answer>"
+    mark.evaluate("(element, style) => { element.dataset.expected = style; }", style)
+    assert mark.evaluate(COLOR_OF)
+
+
+def test_a_large_output_is_cut_and_shown_on_request(page: Page, served: ServedPage) -> None:
+    page.goto(f"{served.address}#/trajectory?run=large&file=step_000001&row=0")
+    result = page.locator(".call .result")
+    expect(result).to_have_count(2)
+    assert page.evaluate("document.documentElement.outerHTML.length") < 100_000
+    more = page.locator(".call .more").last
+    expect(more).to_have_text(f"{LARGE - 38:,} more lines")
+    more.press("Enter")
+    expect(more).to_be_focused()
+    assert len(result.last.text_content() or "") > 2 * LARGE - 2
+    more.press("Enter")
+    expect(result).to_have_count(2)
+    page.goto(f"{served.address}#/list?run=large")
+    expect(page.locator(".rows .row .of-question")).to_contain_text("What is 0 + 0?")
+    assert page.evaluate("document.documentElement.outerHTML.length") < 100_000
+
+
+def test_questions_about_a_run_take_three_clicks(page: Page, served: ServedPage) -> None:
+    def run_page() -> None:
+        page.goto("about:blank")
+        page.goto(served.address + "#/run?run=plain")
+        page.wait_for_selector("main:not([aria-busy]) h1")
+
+    run_page()  # a wrong answer after a tool error
+    page.get_by_role("link", name="Trajectories", exact=True).click()
+    page.get_by_role("button", name="wrong, with a tool error").click()
+    page.locator(".rows .row .q").first.click()
+    expect(page.locator(".outcome")).to_contain_text("wrong")
+    error = page.locator(".call.error pre.result")
+    expect(error).to_be_in_viewport()
+    error.evaluate("(element) => { element.dataset.expected = 'bad'; }")
+    assert error.evaluate(COLOR_OF)
+
+    run_page()  # the reason why a correct sibling was dropped
+    page.get_by_role("link", name="Trajectories", exact=True).click()
+    page.get_by_role("button", name="dropped (correct)").click()
+    page.locator(".rows .row .of-decision a").first.click()
+    opened = page.locator("tr.dropped_positive:has(+ tr.inside)")
+    expect(opened).to_contain_text("2 of 3 correct siblings were drawn; this one has weight")
+
+    run_page()  # the answers of two runs to one question
+    page.get_by_role("link", name="Evaluations", exact=True).click()
+    page.get_by_label("compare with").select_option("other:1")
+    page.get_by_role("button", name="compare").click()
+    question = page.locator(".question").first
+    expect(question).to_contain_text(re.compile(r"Question \d of puzzles.*expected"))
+    expect(question.locator(".side code.answer")).not_to_have_count(0)
+    hrefs = [link.get_attribute("href") or "" for link in question.locator(".cells a").all()]
+    assert ["run=plain" in href for href in hrefs] == [False] * 2 + [True] * 2
+
+
+@pytest.mark.parametrize("only", ["never", "always"])
+def test_questions_are_filtered_by_how_often_they_are_solved(
+    page: Page, served: ServedPage, only: str
+) -> None:
+    page.goto(f"{served.address}#/evaluation?run=plain&only={only}")
+    expect(page.locator(".quick button.on")).to_contain_text(only)
+    cells = page.locator(".question .cells")
+    for one in cells.all():
+        assert one.locator(".k").count() == (2 if only == "always" else 0)
+    page.get_by_role("button", name="all", exact=False).first.click()
+    expect(cells).to_have_count(6)
+    page.get_by_role("searchbox").fill("question 3 of")
+    expect(cells).to_have_count(1)
+    assert "only=all&find=question" in page.url
+
+
 def test_a_search_shows_where_the_text_stands(page: Page, served: ServedPage) -> None:
     page.goto(served.address + "#/list?run=plain&text=result 1")
-    expect(page.locator("#hits")).to_contain_text("6 with “result 1” in 36 of 36")
+    expect(page.locator("#hits")).to_contain_text("6 hits of “result 1” in 36 of 36")
     assert page.locator("#hits b").all_inner_texts() == ["result 1"] * 6
 
 
@@ -282,15 +419,16 @@ def test_evaluations_are_a_forest_a_grid_and_a_pair(page: Page, served: ServedPa
     expect(page.locator("figure svg").first).to_be_visible()
     expect(page.locator(".cells a")).to_have_count(12)
     page.get_by_role("button", name="compare").click()
-    expect(page.locator("h1")).to_contain_text("minus")
+    expect(page.locator("h1")).to_contain_text("Compared")
+    expect(page.locator(".question").first.locator(".side")).to_have_count(2)
     page.go_back()
     page.locator(".cells a").first.click()
-    expect(page.locator(".turn").first).to_contain_text("Question")
+    expect(page.locator("h1")).to_contain_text("Question")
 
 
 def test_a_new_step_appears_by_itself(page: Page, served: ServedPage, folder: Path) -> None:
     page.goto(served.address + "#/list?run=growing")
-    expect(page.locator("#counts")).to_contain_text("12 of 12 in 1 files")
+    expect(page.locator("#counts")).to_contain_text("12 of 12 in 1 file")
     write_step(folder / "growing", 2, groups_of())
     expect(page.locator("#counts")).to_contain_text("24 of 24 in 2 files")
 
@@ -307,18 +445,18 @@ def test_chosen_trajectories_are_one_file_that_opens_alone(
     path = tmp_path / "export.html"
     download.value.save_as(path)
     with opened_alone(browser, path) as alone:
-        expect(alone.locator(".rows .row a")).to_have_count(2)
+        expect(alone.locator(".rows .row .q")).to_have_count(2)
         expect(alone.locator("#bar")).to_contain_text("exported 20")
         assert not alone.locator("form, .heading button").count(), "nothing asks a server"
         alone.keyboard.press("j")
         alone.keyboard.press("Enter")
-        expect(alone.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
+        expect(alone.locator("h1")).to_contain_text("gcd of 84 and 36?")
         alone.keyboard.press("c")
         alone.locator(".tok.policy").first.click()
         expect(alone.locator("#token")).to_contain_text("carries loss")
         expect(alone.locator("canvas[data-painted]")).to_be_visible()
         alone.keyboard.press("g")
-        expect(alone.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
+        expect(alone.locator("#ledger")).to_have_text("The sums of the rows equal metrics.jsonl.")
         alone.keyboard.press("o")
         expect(alone.locator(".charts figure").first).to_be_visible()
         alone.keyboard.press("e")
@@ -387,17 +525,17 @@ def test_a_report_leads_to_tokens_and_groups(browser: Browser, reports: dict[str
         alone.get_by_label("search metrics").fill("mean reward")
         expect(alone.get_by_role("button", name="reward/mean")).to_be_visible()
         alone.get_by_role("link", name="Overview").click()
-        alone.get_by_role("link", name="gcd-1 #").first.click()
-        expect(alone.locator(".turn").first).to_contain_text("gcd of 84 and 36?")
+        alone.get_by_role("link", name="gcd of 84 and 36? #").first.click()
+        expect(alone.locator("h1")).to_contain_text("gcd of 84 and 36?")
         expect(alone.get_by_role("link", name="over the steps")).to_have_count(0)
         alone.keyboard.press("c")
         expect(alone.locator("canvas[data-painted]")).to_be_visible()
         alone.keyboard.press("g")
-        expect(alone.locator("#ledger")).to_have_text("The rows' sums equal the step's ledger.")
+        expect(alone.locator("#ledger")).to_have_text("The sums of the rows equal metrics.jsonl.")
         alone.get_by_role("link", name="plain", exact=True).click()
         expect(alone.locator(".charts figure").first).to_be_visible()
         alone.keyboard.press("t")
-        expect(alone.locator(".rows .row a")).to_have_count(10)
+        expect(alone.locator(".rows .row .q")).to_have_count(10)
         alone.keyboard.press("e")
         expect(alone.locator(".cells .kept").first).to_have_count(0)
         expect(alone.locator(".cells span").first).to_be_visible()
@@ -407,9 +545,9 @@ def test_a_report_of_an_evaluation_leads_to_its_attempts(browser: Browser, repor
     with opened_alone(browser, reports["evaluation"]) as alone:
         expect(alone.locator("h1")).to_contain_text("models/tiny-135m")
         expect(alone.locator(".cells a.kept")).not_to_have_count(0)
-        expect(alone.locator("ol.hardest li")).to_have_count(3)
+        expect(alone.locator(".question")).to_have_count(3)
         alone.locator(".cells a.kept").first.click()
-        expect(alone.locator(".turn").first).to_contain_text("Question 0 of set")
+        expect(alone.locator("h1")).to_contain_text("Question 0 of set")
         alone.go_back()
         alone.get_by_role("link", name="attempts to read").click()
         expect(alone.locator(".rows .row a").first).to_be_visible()
@@ -503,9 +641,10 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
     """The page of each kind is opened, all that folds is unfolded, and all that can be pointed at is."""
     run = "#/{page}?run=hostile"
     page.goto(served.address + run.format(page="list"))
-    page.locator(".rows .row a").first.wait_for()
-    trajectory = page.locator(".rows .row a").first.get_attribute("href")
+    trajectory = page.locator(".rows .row .q").first.get_attribute("href") or ""
+    group = page.locator(".rows .row .of-decision a").first.get_attribute("href") or ""
     places = [run.format(page=name) for name in ("run", "list", "evaluation")]
+    places += ["#/paired?a=hostile:1&b=hostile:1", group + "&beside=0,1", group.replace("group", "task")]
     places += ["#/", trajectory, trajectory + "&tab=tokens", run.format(page="timeline") + "&step=1"]
     places += [
         run.format(page="list") + "&text=script",
@@ -519,7 +658,7 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
         assert page.evaluate(
             "globalThis.broken === undefined && !document.querySelector('main script, main iframe')"
         )
-    expect(page.locator("#hits, .siblings").first).to_be_visible()
+    expect(page.locator("#hits, table.group").first).to_be_visible()
     go(page, trajectory)
     expect(page.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
 
@@ -527,13 +666,13 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
 def test_a_phone_shows_how_a_call_with_a_long_name_went(page: Page, served: ServedPage) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
     page.goto(served.address + "#/trajectory?run=plain&file=step_000001&row=0")
-    page.locator("details.call summary > .soft").first.evaluate(
-        "(element) => { element.textContent = 'calls python_code_with_standard_io_and_more'; }"
+    page.locator(".callhead b").first.evaluate(
+        "(element) => { element.textContent = 'python_code_with_standard_io_and_much_more_than_that'; }"
     )
-    fits = """(summary) => [...summary.querySelectorAll('.chip, .took')].map((one) =>
+    fits = """(head) => [...head.querySelectorAll('.chip, .took, button')].map((one) =>
         one.scrollWidth <= one.offsetWidth
-        && one.getBoundingClientRect().right <= summary.getBoundingClientRect().right)"""
-    assert page.locator("details.call summary").first.evaluate(fits) == [True, True]
+        && one.getBoundingClientRect().right <= head.getBoundingClientRect().right)"""
+    assert page.locator(".callhead").first.evaluate(fits) == [True] * 4
 
 
 PAGES = (

@@ -1,7 +1,6 @@
 """The text of a turn with its calls in their places."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from rocstar.engine.types import (
     TrajectoryKey,
     Turn,
 )
-from rocstar.train.reading.view.conversation import conversation, pieces, why
+from rocstar.train.reading.view.conversation import conversation, given_answer, pieces, row_texts
 from tests.fakes.scripted_policy import ByteTokenizer
 
 PROGRAM = "import sys\nfor line in sys.stdin:\n    print('<b>', line)"
@@ -100,8 +99,26 @@ def test_undecodable_unfinished_and_unmatched_calls_are_there() -> None:
     assert never == ["b", "<tool_call>never run</tool_call>", ""]
 
 
-def test_the_fate_of_a_trajectory_has_its_reason(record: Callable[..., dict[str, Any]]) -> None:
-    assert "Dropped by RoC" in why(record(5, 1, reason="dropped_positive"))
-    assert "sandbox_lost: supervisor died" in why(record(5, 1, reason="failed", reward=None))
-    assert why(record(5, 1, reason="other_bucket")) == "Bucket: other_bucket."
-    assert why(record(5, 1, reason="evaluated")) == ""
+@pytest.mark.parametrize(
+    ("text", "finish", "given"),
+    [
+        ("<answer>\\boxed{1}</answer> no, <answer>\\boxed{ 2 }</answer>", "answered", "2"),
+        ("<answer> seven </answer>", "answered", "seven"),
+        ("so \\boxed{3} is it", "answered", "3"),
+        ("Some words.\nIt is 4.\n", "answered", "It is 4."),
+        ("Some words.\nIt is 4.\n", "max_tokens", ""),
+        ("<think><answer>5</answer></think>It is 6", "answered", "It is 6"),
+        ("", "answered", ""),
+    ],
+)
+def test_the_given_answer_is_that_of_the_last_turn(text: str, finish: str, given: str) -> None:
+    record = {"turns": [{"text": "<answer>0</answer>"}, {"text": text}], "finish_reason": finish}
+    assert given_answer(record) == given
+    assert given_answer({"turns": []}) == ""
+
+
+def test_texts_of_a_row_are_short() -> None:
+    found = row_texts(
+        {"task": {"question": "q" * 10**6, "answer": "a" * 999}, "turns": [{"text": "g" * 999}]}
+    )
+    assert {name: len(text) for name, text in found.items()} == {"question": 600, "answer": 200, "given": 200}

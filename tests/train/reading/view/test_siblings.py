@@ -29,8 +29,6 @@ def test_weights_are_those_of_the_draw(reader: RunReader) -> None:
     expected = [decision and decision.inclusion_weight for decision, _ in decided(SIBLINGS)]
     assert [sibling["weight"] for sibling in found["siblings"]] == expected
     assert len({weight for weight in expected if weight}) == 3
-    shares = [s["share"] for s in found["siblings"] if s["share"] is not None]
-    assert sum(shares) == pytest.approx(1.0) and len(shares) == 3
 
 
 def test_sums_equal_the_ledger(reader: RunReader) -> None:
@@ -38,7 +36,6 @@ def test_sums_equal_the_ledger(reader: RunReader) -> None:
     assert found["step_sums"] == found["ledger"]
     assert found["sums"]["generated"] == 6 and sum(found["sums"].values()) == 12
     assert found["sums"]["failed"] == 1 and found["sums"]["kept"] == 4
-    assert all(sibling["why"] for sibling in found["siblings"])
 
 
 def test_a_group_without_a_signal_had_no_draw(reader: RunReader) -> None:
@@ -47,23 +44,37 @@ def test_a_group_without_a_signal_had_no_draw(reader: RunReader) -> None:
 
 
 @pytest.mark.parametrize("reveal", [False, True])
-def test_a_group_tells_its_question_where_that_may_be_shown(viewed: Path, reveal: bool) -> None:
+def test_rows_have_question_and_answers_unless_they_are_withheld(viewed: Path, reveal: bool) -> None:
+    """In the list, a group, the timeline and over the steps."""
     reader = RunReader(RunIndex([viewed]).runs, reveal=reveal)
-    asked = reader.group("made", step=1, task=number_of(reader, "gcd-1"))["asked"]
-    assert asked == {"question": "gcd of 84 and 36?", "answer": "12"}
-    hidden = reader.group("made", step=1, task=number_of(reader, "secret"))
-    assert (hidden["asked"] is not None and hidden["asked"]["question"] == "the hidden question") is reveal
-    assert hidden["siblings"], "what is hidden is the question"
+    for name, texts in (
+        ("gcd-1", {"question": "gcd of 84 and 36?", "answer": "12", "given": "0"}),
+        ("secret", {"question": "the hidden question", "answer": "12", "given": "0"} if reveal else {}),
+    ):
+        task = number_of(reader, name)
+        rows = [
+            reader.rows("made", "steps", words=name, sort="sibling", start=0, num=1)["rows"][0],
+            reader.group("made", step=1, task=task)["siblings"][0],
+            next(
+                one
+                for one in reader.timeline("made", 1)["rows"]
+                if (one["name"], one["sibling"]) == (name, 0)
+            ),
+            reader.task("made", task=task)["listed"],
+        ]
+        assert [{key: row[key] for key in ("question", "answer", "given") if key in row} for row in rows] == [
+            texts
+        ] * 4
 
 
-def test_a_group_whose_records_are_damaged_has_no_question(viewed: Path, tmp_path: Path) -> None:
+def test_a_group_whose_records_are_damaged_has_no_texts(viewed: Path, tmp_path: Path) -> None:
     shutil.copytree(viewed, tmp_path / "made")
     reader = RunReader(RunIndex([tmp_path / "made"]).runs, reveal=False)
     task = number_of(reader, "gcd-1")
     path = tmp_path / "made" / "trajectories" / "step_000001.columns"
     path.write_bytes(path.read_bytes()[:200])
     found = reader.group("made", step=1, task=task)
-    assert found["asked"] is None and len(found["siblings"]) == 6
+    assert len(found["siblings"]) == 6 and not any("question" in one for one in found["siblings"])
 
 
 @pytest.mark.parametrize(

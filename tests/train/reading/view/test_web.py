@@ -158,7 +158,9 @@ async def test_alarms_are_those_of_the_doctor_with_places_to_look_at(viewed: Pat
         _, trajectory = await asked(
             client, f"{address}/api/conversation?run=sick&file={shown['file']}&row={shown['row']}"
         )
-        assert trajectory["id"] == shown["id"] and trajectory["finish"] == "max_tokens"
+        row = trajectory["listed"]
+        assert f"s{row['step']}/{row['name']}/{row['sibling']}" == shown["id"]
+        assert trajectory["finish"] == "max_tokens"
         (run / "metrics.jsonl").write_text("no row\n" * 2)
         assert "metrics.jsonl" in (await asked(client, address + "/api/alarms?run=sick"))[1]["problem"]
         (run / "metrics.jsonl").unlink()
@@ -275,10 +277,18 @@ async def test_evaluations_are_drawn_listed_and_compared(evaluated: Path) -> Non
         _, told = await asked(
             client, f"{address}/api/conversation?run=a&of=0:puzzles&file=puzzles&row={hard['row'] + 1}"
         )
-        assert (told["task"]["id"], told["sibling"], told["verdict"]) == (hard["id"], 1, "wrong")
+        assert (told["task"]["id"], told["listed"]["sibling"], told["listed"]["verdict"]) == (
+            hard["id"],
+            1,
+            "wrong",
+        )
         _, paired = await asked(client, address + "/api/paired?a=a:0&b=b:0")
         assert paired["difference"] == pytest.approx(4 / 12)
-        assert sum(one["b"] > one["a"] for one in paired["questions"]["puzzles"]) == 4
+        questions = paired["questions"]["puzzles"]["questions"]
+        assert sum(one["b"]["correct"] > one["a"]["correct"] for one in questions) == 4
+        better = next(one for one in questions if one["a"]["id"] == "puzzles/5")
+        assert better["a"]["question"].startswith("Question 5 of puzzles") and better["a"]["answer"] == "11"
+        assert better["b"]["answers"] == ["11", "11"] and "11" not in better["a"]["answers"]
 
 
 async def test_runs_are_overlaid_and_a_task_is_found_in_all(viewed: Path, run_dir: Path) -> None:

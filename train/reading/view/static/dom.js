@@ -108,11 +108,15 @@ export function stateChip(status) {
   return status ? chip(text, style) : "–";
 }
 
-export function copyButton(text, label) {
+export function copyButton(text, label, shown = "copy") {
   const button = h("button", { class: "small", "aria-label": label, title: label, onclick: async () => {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "copied";
-  } }, "copy");
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "copied";
+    } catch {
+      say("the browser refuses to copy; select the text instead");
+    }
+  } }, shown);
   return button;
 }
 

@@ -3,9 +3,7 @@
 import { address, ask } from "./api.js";
 import { figure, fill, h, table } from "./dom.js";
 import { has, kept } from "./kept.js";
-import { LongList } from "./virtual.js";
-
-const KINDS = { k: "correct", w: "wrong", t: "truncated, so wrong", f: "failed" };
+import { KINDS, QuestionRows, cells, givenAnswers, questionCells } from "./questions.js";
 
 export async function show({ root, params, signal, is }) {
   const run = params.get("run");
@@ -26,49 +24,36 @@ export async function show({ root, params, signal, is }) {
     h("h1", {}, "Evaluation ", h("span", { class: "soft" }, told.model || `${run}, step ${step}`)),
     h("p", { class: "links" }, choice("step", evaluated, step, "step"), choice("set", told.sets, set, "set"),
       others.length > 0 && h("label", {}, "compare with: ", against), others.length > 0 && h("button", {
-        onclick: () => { location.hash = address("paired", { a: against.value, b: `${run}:${step}` }); } }, "compare")),
+        onclick: () => { location.hash = address("paired", { run, a: against.value, b: `${run}:${step}` }); } }, "compare")),
     told.problem && h("p", { class: "bad" }, told.problem),
-    h("dl", { class: "facts" }, Object.entries(told.facts).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     h("div", { class: "charts" }, figure(told.forest)),
-    told.tables.map((one) => [h("h3", {}, one.title), table(one.head, one.rows, one.title), one.note && h("p", { class: "soft small" }, one.note)]),
     ofSet,
-    (told.command || told.manifest) && h("h2", {}, "How to repeat it"), told.command && h("pre", {}, told.command),
+    told.tables.map((one) => [h("h3", {}, one.title), table(one.head, one.rows, one.title), one.note && h("p", { class: "soft small" }, one.note)]),
+    h("h2", {}, "How it was made"),
+    h("dl", { class: "facts" }, Object.entries(told.facts).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+    told.command && h("pre", {}, told.command),
     told.manifest && h("details", { class: "fold" }, h("summary", {}, "manifest.json, its last start"), h("pre", {}, told.manifest)));
   const grid = await ask("grid", { run, step, set }, signal);
   if (!is()) return null;
-  const list = showSet(ofSet, grid, { run, of: `${step}:${set}`, file: set }, told.settings[set]);
+  const list = showSet(ofSet, grid, { run, of: `${step}:${set}`, file: set }, told.settings[set], params);
   return { title: `${run}, evaluation at step ${step}`, end: () => list.end() };
 }
 
-// The attempts at a set; `place` is the set's file.
-function showSet(root, { set, questions, figures, hardest, notes }, place, settings) {
-  const box = h("div", { class: "grid rows", tabindex: "0", role: "region", "aria-label": `questions of ${set}` });
-  const count = (test) => questions.filter((one) => one.scored && test(one)).length;
-  fill(root, h("h2", {}, `Every attempt of ${set}`), settings && h("p", { class: "soft small" }, settings),
-    notes.map((note) => h("p", { class: "soft" }, note)),
-    figures.length > 0 && h("div", { class: "charts" }, figures.map(figure)),
-    h("p", { class: "soft small" }, `The hardest questions first. Never solved: ${count((one) => !one.correct)}, sometimes: `
-      + `${count((one) => one.correct && one.correct < one.scored)}, always: ${count((one) => one.correct === one.scored)}.`
-      + (kept ? " A ring marks an attempt that this file has; another one is a line of attempts/ in its folder." : "")),
-    kept && has("list", { run: place.run, of: place.of }) && h("p", {}, h("a", { href: address("list", { run: place.run, of: place.of }) }, "attempts to read")),
-    h("ul", { class: "legend cellkey" }, Object.entries(KINDS).map(([code, text]) => h("li", {}, h("i", { class: code }), text))),
-    box,
-    hardest.length > 0 && [h("h3", {}, "The hardest questions"), h("ol", { class: "hardest" }, hardest.map((one) => h("li", {},
-      h("b", {}, one.id), " ", h("span", { class: "soft" }, one.detail), h("pre", {}, one.question),
-      h("div", { class: "soft small" }, `expected: ${one.answer}`))))]);
-  box.classList.toggle("short", questions.length < 12);
-  return new LongList(box, { count: questions.length, height: 28, varies: true, render: (i) => question(questions[i], place) });
-}
-
-function question(one, place) {
-  return h("div", { class: "question" }, h("span", { class: "id" }, one.id), h("span", { class: "n" }, `${one.correct}/${one.scored}`),
-    h("span", { class: "cells" }, [...one.cells].slice(0, 256).map((code, k) => cell(code, k, { ...place, row: one.row + k }))));
-}
-
-function cell(code, k, at) {
-  const text = `attempt ${k}: ${KINDS[code]}; line ${at.row + 1} of ${at.file}.jsonl`;
-  if (!has("conversation", at)) return h("span", { class: code, role: "img", title: text, "aria-label": text });
-  return h("a", { class: `${code} ${kept ? "kept" : ""}`, href: address("trajectory", at), title: text, "aria-label": text });
+// The questions of a set with their attempts; `place` is the set's file.
+function showSet(root, { set, questions, figures, notes }, place, settings, params) {
+  fill(root, h("h2", {}, `Questions of ${set}`), notes.map((note) => h("p", { class: "soft" }, note)),
+    has("list", { run: place.run, of: place.of }) && h("p", { class: "links" }, h("a", { href: address("list", { run: place.run, of: place.of }) }, kept ? "attempts to read" : "all attempts"),
+      kept && h("span", { class: "soft small" }, "A ring marks an attempt that this file has; the others are lines of attempts/ in the folder.")),
+    h("ul", { class: "legend cellkey" }, Object.entries(KINDS).map(([code, text]) => h("li", {}, h("i", { class: code }), text))));
+  const rows = new QuestionRows(root, {
+    rows: questions, textOf: (one) => `${one.question ?? ""} ${one.id}`, label: `questions of ${set}, the hardest first`, params, page: "evaluation",
+    filters: [["all", "all", () => true], ["never", "never solved", (one) => one.scored && !one.correct],
+      ["sometimes", "sometimes", (one) => one.correct && one.correct < one.scored], ["always", "always", (one) => one.scored && one.correct === one.scored]],
+    render: (one) => h("div", { class: "question" }, h("div", {}, questionCells(one)),
+      h("div", { class: "small" }, h("span", { class: "soft" }, "given "), givenAnswers(one)), cells(one, place), h("span", { class: "n" }, `${one.correct}/${one.scored}`)),
+  });
+  root.append(...[figures.length > 0 && h("div", { class: "charts" }, figures.map(figure)), settings && h("p", { class: "soft small" }, settings)].filter(Boolean));
+  return rows;
 }
 
 // The other evaluations, those of the same run first.

@@ -1,16 +1,21 @@
 // The trajectories of a run: filter, sort, search in their texts, choose some for an export.
 
 import { address, ask } from "./api.js";
-import { chip, fill, h, number, say, signed, STYLE_OF, words } from "./dom.js";
-import { kept } from "./kept.js";
+import { fill, h, number, say, signed } from "./dom.js";
+import { has, kept } from "./kept.js";
+import { answer, decisionWords, heads, legend, questionLink, titleOf, verdictChip } from "./row_parts.js";
 import { LongList } from "./virtual.js";
 
-const ROW = 30, PAGE = 100;
+const ROW = 46, PHONE_ROW = 62, PAGE = 100;
+const PHONE = "(max-width: 600px)";
+// The column to sort by, the name, the style; `of` an evaluation has no decisions.
 const COLUMNS = [
-  ["step", "step", "n"], ["name", "task", ""], ["verdict", "verdict", ""], ["bucket", "fate", ""],
-  ["reward", "reward", "n"], ["penalty", "penalty", "n wide"], ["advantage", "advantage", "n wide"],
-  ["tokens", "tokens", "n"], ["turns", "turns", "n wide"], ["calls", "calls", "n"], ["errors", "errors", "n"],
+  ["step", "step", "n wide", "steps"], ["name", "question", ""], ["", "family", "wide"], ["verdict", "verdict", ""], ["", "expected", ""], ["", "given", ""],
+  ["bucket", "decision", "", "steps"], ["reward", "reward", "n wide", "steps"], ["advantage", "advantage", "n wide", "steps"],
+  ["tokens", "tokens", "n wide"], ["calls", "calls", "n wide"], ["errors", "errors", "n wide"],
 ];
+const QUICK = ["kept", "correct", "wrong", "wrong errors>0", "dropped_positive", "dropped_negative", "no_signal", "failed", "truncated"];
+const QUICK_NAMES = { "wrong errors>0": "wrong, with a tool error" };
 const EXAMPLES = "kept wrong errors>0 tokens>=4000 -truncated reward<1 step=3 NAME";
 
 export async function show({ root, params, signal, is }) {
@@ -42,6 +47,8 @@ class TrajectoryTable {
     this.chosen = new Set();
     this.at = -1;
     this.total = 0;
+    this.columns = COLUMNS.filter(([, , , only]) => !only || !this.asked.of);
+    this.names = this.columns.map(([, name]) => name);
   }
 
   async load() {
@@ -72,28 +79,30 @@ class TrajectoryTable {
     const form = (label, input, submit) => h("form", { onsubmit: (event) => { event.preventDefault(); submit(input.value.trim()); } },
       h("label", { for: input.id }, label), input);
     fill(this.root,
-      h("h1", {}, "Trajectories ", h("span", { class: "soft" }, this.asked.of ? this.asked.of.replace(":", ", ") : "")),
-      kept?.left_out > 0 && h("p", { class: "soft" }, `${kept.left_out} more had no room: a page of five megabytes still opens everywhere.`),
+      h("h1", {}, this.asked.of ? "Attempts " : "Trajectories ", h("span", { class: "soft" }, this.asked.of ? this.asked.of.replace(":", ", ") : "")),
+      kept?.left_out > 0 && h("p", { class: "soft" }, `${kept.left_out} more are left out: a file has at most five megabytes.`),
       !kept && h("div", { class: "asking" },
         form("filter", this.filter, (filter) => this.go({ filter })),
         form("search", this.looking, (text) => this.go({ text }))),
-      !kept && h("p", { class: "quick" }, ["kept", "correct", "wrong", "dropped_positive", "dropped_negative", "no_signal", "failed", "truncated", "errors>0"].map((word) =>
-        h("button", { class: this.has(word) ? "on" : "", "aria-pressed": String(this.has(word)), onclick: () => this.toggle(word) }, words(word)))),
+      !kept && h("p", { class: "quick" }, QUICK.filter((words) => !this.asked.of || !["kept", "no_signal"].includes(words) && !words.startsWith("dropped")).map((words) =>
+        h("button", { class: this.has(words) ? "on" : "", "aria-pressed": String(this.has(words)), onclick: () => this.toggle(words) }, QUICK_NAMES[words] ?? decisionWords(words)))),
       this.counts, this.hits, this.export,
-      h("div", { class: "trajectories", role: "table", "aria-label": "trajectories", "aria-rowcount": first.matched },
-        h("div", { role: "rowgroup", class: "heading" }, h("div", { class: "row head", role: "row" }, COLUMNS.map((column) => this.header(column)))),
-        this.box));
+      h("div", { class: `trajectories ${this.asked.of ? "attempts" : ""}`, role: "table", "aria-label": "trajectories", "aria-rowcount": first.matched },
+        h("div", { role: "rowgroup", class: "heading" }, h("div", { class: "row head", role: "row" }, heads(this.names).map((name, i) => this.header(this.columns[i], name)))),
+        this.box),
+      legend(this.names, !this.asked.of));
     this.told(first);
-    this.list = new LongList(this.box, { count: first.matched, height: ROW, render: (i) => this.row(i) });
+    this.list = new LongList(this.box, { count: first.matched, height: matchMedia(PHONE).matches ? PHONE_ROW : ROW, render: (i) => this.row(i) });
   }
 
-  has(word) {
-    return (this.asked.filter ?? "").split(/\s+/).includes(word);
+  has(words) {
+    const filter = (this.asked.filter ?? "").split(/\s+/);
+    return words.split(" ").every((word) => filter.includes(word));
   }
 
-  toggle(word) {
-    const others = (this.asked.filter ?? "").split(/\s+/).filter((one) => one && one !== word);
-    this.go({ filter: [...others, ...(this.has(word) ? [] : [word])].join(" ") });
+  toggle(words) {
+    const mine = words.split(" "), others = (this.asked.filter ?? "").split(/\s+/).filter((one) => one && !mine.includes(one));
+    this.go({ filter: [...others, ...(this.has(words) ? [] : mine)].join(" ") });
   }
 
   go(changes) {
@@ -101,10 +110,11 @@ class TrajectoryTable {
     if (next === location.hash) dispatchEvent(new HashChangeEvent("hashchange")); else location.hash = next;
   }
 
-  header([column, name, style]) {
+  header([column, id, look], name) {
+    const style = `${look} of-${id}`;
     const [sorted, down] = [this.asked.sort.replace("-", ""), this.asked.sort.startsWith("-")];
     const is = sorted === column;
-    if (kept) return h("div", { role: "columnheader", class: style }, name);
+    if (kept || !column) return h("div", { role: "columnheader", class: style }, name);
     const sort = is && down ? column : `-${column}`;
     return h("div", { role: "columnheader", class: style, "aria-sort": is ? (down ? "descending" : "ascending") : "none" },
       h("button", { onclick: () => this.go({ sort: is && !down && column === "step" ? "-step" : sort }) }, name, is ? (down ? " ↓" : " ↑") : ""));
@@ -113,8 +123,8 @@ class TrajectoryTable {
   told(first) {
     this.total = first.matched;
     const parts = Object.entries(first.buckets).filter(([, count]) => count)
-      .map(([name, count]) => `${number(count)} ${words(name)}`);
-    fill(this.counts, h("b", {}, number(first.matched)), ` of ${number(first.total)} in ${number(first.steps)} files`,
+      .map(([name, count]) => `${number(count)} ${decisionWords(name)}`);
+    fill(this.counts, h("b", {}, number(first.matched)), ` of ${number(first.total)} in ${number(first.steps)} file${first.steps === 1 ? "" : "s"}`,
       first.matched ? `: ${number(first.correct)} correct; ${parts.join(", ")}` : ". The filter lets none through.",
       first.problems.map((text) => h("span", { class: "bad" }, ` ${text}`)));
   }
@@ -128,14 +138,15 @@ class TrajectoryTable {
 
   fillRow(element, row, i) {
     if (!row) return;
-    const penalty = row.penalty_error === null ? null : row.penalty_error + row.penalty_format;
+    const group = { run: this.run, step: row.step, task: row.task };
     const cells = {
-      step: row.step, verdict: chip(row.verdict, STYLE_OF[row.verdict]), bucket: words(row.bucket),
-      name: h("a", { href: this.hrefOf(row, i) }, row.name, h("span", { class: "soft" }, ` #${row.sibling}`)),
-      reward: number(row.reward), penalty: number(penalty), advantage: row.advantage === null ? "–" : signed(row.advantage),
-      tokens: number(row.tokens) + (row.truncated ? " ✂" : ""), turns: row.turns, calls: row.calls, errors: row.errors,
+      step: row.step, family: row.family, verdict: verdictChip(row), expected: answer(row.answer), given: answer(row.given, row.verdict),
+      question: questionLink(row, this.hrefOf(row, i), h("span", { class: "soft" }, ` #${row.sibling}`)),
+      decision: has("group", group) && !this.asked.of ? h("a", { href: address("group", { ...group, open: row.sibling }), title: "its group" }, decisionWords(row.bucket)) : decisionWords(row.bucket),
+      reward: number(row.reward), advantage: row.advantage === null ? "–" : signed(row.advantage),
+      tokens: number(row.tokens) + (row.truncated ? " ✂" : ""), calls: row.calls, errors: h("span", { class: row.errors ? "bad" : "" }, row.errors),
     };
-    fill(element, COLUMNS.map(([column, , style]) => h("div", { role: "cell", class: style }, cells[column])));
+    fill(element, this.columns.map(([, name, style]) => h("div", { role: "cell", class: `${style} of-${name}` }, cells[name])));
     element.classList.toggle("at", i === this.at);
     element.classList.toggle("chosen", this.chosen.has(`${row.file}:${row.row}`));
   }
@@ -154,7 +165,7 @@ class TrajectoryTable {
     this.list.show(this.at);
     for (const [i, element] of this.list.shown) element.classList.toggle("at", i === this.at);
     const row = this.rowAt(this.at);
-    if (row) say(`${row.name}, sibling ${row.sibling}, ${row.verdict}`);
+    if (row) say(`${titleOf(row)}, sibling ${row.sibling}, ${row.verdict}`);
   }
 
   open() {
@@ -201,12 +212,13 @@ class TrajectoryTable {
       if (!this.is()) return;
       for (const hit of told.hits) {
         if (!number_found++) performance.measure("first hit", { start: begun });
-        found.append(h("li", {}, h("a", { href: address("trajectory", { ...this.asked, file: hit.file, row: hit.row }) },
-          `step ${hit.step} ${hit.name} #${hit.sibling}`), " ", chip(hit.verdict, STYLE_OF[hit.verdict]),
-          h("span", { class: "soft" }, ` ${hit.where}: `), h("span", { class: "quote" }, hit.before, h("b", {}, hit.found), hit.after)));
+        const turn = /turn (\d+)$/.exec(hit.where)?.[1];
+        found.append(h("li", {}, questionLink(hit, address("trajectory", { ...this.asked, file: hit.file, row: hit.row, turn })),
+          h("span", { class: "soft" }, this.asked.of ? ` attempt ${hit.sibling} ` : ` step ${hit.step} #${hit.sibling} `), verdictChip(hit),
+          h("div", {}, h("span", { class: "soft" }, `${hit.where}: `), h("span", { class: "quote" }, hit.before, h("b", {}, hit.found), hit.after))));
       }
       unread += told.unread;
-      how.textContent = `${number(number_found)} with “${text}” in ${number(told.looked)} of ${number(told.of)} looked at`
+      how.textContent = `${number(number_found)} hits of “${text}” in ${number(told.looked)} of ${number(told.of)} trajectories`
         + (unread ? `, ${unread} could not be read` : "") + (told.next === null ? "" : " …");
       from = told.next;
     }

@@ -1,9 +1,10 @@
-// A step on one clock: who waited when. The trajectories that ended last, each on a lane, and what all spent.
+// The timeline of a step: a lane for each of the trajectories that ended last, and the sums of all.
 
 import { address, ask } from "./api.js";
-import { chip, figure, fill, h, number, seconds, STYLE_OF, table } from "./dom.js";
+import { figure, fill, h, number, seconds, table } from "./dom.js";
+import { answer, heads, legend, questionLink, verdictChip } from "./row_parts.js";
 
-const PARTS = [["policy", "policy", 0], ["tools", "tools", 2], ["rest", "judge, and between them", 7]];
+const PARTS = [["policy", "policy", 0], ["tools", "tools", 2], ["rest", "judge and waiting", 7]];
 
 export async function show({ root, params, signal, is }) {
   const run = params.get("run"), step = params.get("step");
@@ -11,17 +12,17 @@ export async function show({ root, params, signal, is }) {
   if (!is()) return null;
   const at = (one) => address("timeline", { run, step: one });
   fill(root,
-    h("h1", {}, `Step ${told.step}`, h("span", { class: "soft" }, " who waited when")),
+    h("h1", {}, `Step ${told.step}`, h("span", { class: "soft" }, " timeline")),
     h("p", { class: "links" }, told.before !== null && h("a", { href: at(told.before) }, `← step ${told.before}`),
       told.after !== null && h("a", { href: at(told.after) }, `step ${told.after} →`),
       h("a", { href: address("list", { run, filter: `step=${told.step}`, sort: "-seconds" }) }, "its trajectories, the longest first")),
-    !told.drawing && h("p", { class: "soft" }, "The records of this step have no times: they were written before there were any."),
+    !told.drawing && h("p", { class: "soft" }, "The records of this step have no times: an earlier version wrote them."),
     told.sums && spent(told.sums),
     told.drawing && h("div", { class: "charts" }, figure(told.drawing)),
-    told.rows.length > 0 && table(["trajectory", "verdict", "began", "took", "policy", "tools", "tokens", "calls"], told.rows.map((row) => [
-      h("a", { href: address("trajectory", { run, file: row.file, row: row.row }) }, `${row.name} #${row.sibling}`),
-      chip(row.verdict, STYLE_OF[row.verdict]), `+${seconds(row.began_s)}`, seconds(row.seconds), seconds(row.writing_s), seconds(row.tools_s),
-      number(row.tokens), number(row.calls)]), "trajectories that ended last"));
+    told.rows.length > 0 && [table([...heads(["question", "verdict", "given"]), "began", "took", "policy", "tools", ...heads(["tokens", "calls"])], told.rows.map((row) => [
+      questionLink(row, address("trajectory", { run, file: row.file, row: row.row }), h("span", { class: "soft" }, ` #${row.sibling}`)),
+      verdictChip(row), answer(row.given, row.verdict), `+${seconds(row.began_s)}`, seconds(row.seconds), seconds(row.writing_s), seconds(row.tools_s),
+      number(row.tokens), number(row.calls)]), "trajectories that ended last"), legend(["question", "given", "tokens", "calls"])]);
   const go = (one) => () => { if (one !== null) location.hash = at(one); };
   return { title: `${run}, step ${told.step}, times`, keys: { "[": go(told.before), "]": go(told.after) } };
 }

@@ -1,13 +1,14 @@
-// One trajectory: facts, the conversation turn by turn with its calls folded, or its tokens.
+// One trajectory: its question and answers, the conversation turn by turn, or its tokens.
 
 import { address, ask } from "./api.js";
-import { chip, figure, fill, h, number, seconds, signed, STYLE_OF, words } from "./dom.js";
-import { isAnswered, kept } from "./kept.js";
+import { figure, fill, h, number, seconds, signed, words } from "./dom.js";
+import { has, isAnswered, kept } from "./kept.js";
 import { listParams } from "./page_list.js";
+import { answer, DECISIONS, decisionChip, titleOf, verdictChip } from "./row_parts.js";
 import { TokenView } from "./tokens.js";
-import { LongList } from "./virtual.js";
+import { longText, toggleLong, turnsOf } from "./turns.js";
 
-const LONG = 20000; // characters of one text that are shown before it is asked for
+const SIBLING_KINDS = { correct: "k", wrong: "w", "no reward": "f" };
 
 export async function show({ root, params, signal, is }) {
   const place = { run: params.get("run"), of: params.get("of"), file: params.get("file"), row: params.get("row") };
@@ -16,63 +17,107 @@ export async function show({ root, params, signal, is }) {
   const page = new TrajectoryPage(root, params, place, told, signal);
   page.build();
   return {
-    title: told.id,
+    title: titleOf(told.listed, 60),
     keys: {
-      j: () => page.turn(1), k: () => page.turn(-1), f: () => page.foldAll(), "[": () => page.other(-1), "]": () => page.other(1),
+      j: () => page.turn(1), k: () => page.turn(-1), f: () => toggleLong(root), "[": () => page.other(-1), "]": () => page.other(1),
+      p: () => page.sibling(-1), n: () => page.sibling(1),
       c: () => page.tab(page.params.get("tab") === "tokens" ? "" : "tokens"),
+      ArrowRight: () => page.tokens?.step(1), ArrowLeft: () => page.tokens?.step(-1),
       g: () => { if (page.group) location.hash = page.group; },
     },
-    end: () => page.end(),
+    end: () => page.tokens?.end(),
   };
 }
 
 class TrajectoryPage {
   constructor(root, params, place, told, signal) {
     Object.assign(this, { root, params, place, told, signal });
-    this.open = new Set();
-    this.isUnfolded = false;
-    this.at = 0;
     const { listed } = told;
-    this.group = place.of ? null : address("group", { run: place.run, step: listed.step, task: listed.task });
+    this.group = place.of ? null : address("group", { run: place.run, step: listed.step, task: listed.task, open: listed.sibling });
   }
 
   build() {
     const { told, place } = this, isTokens = this.params.get("tab") === "tokens";
-    const { listed } = told;
-    fill(this.root,
-      h("h1", {}, told.task.id, h("span", { class: "soft" }, ` #${told.sibling}, step ${told.step}`)),
-      h("p", { class: "line" }, chip(told.verdict, STYLE_OF[told.verdict]), " ",
-        chip(words(told.bucket), told.bucket === "kept" ? "good" : "quiet"), " ", h("span", {}, told.why)),
+    this.root.classList.toggle("tokens-tab", isTokens);
+    fill(this.root, this.head(), this.links(isTokens), this.layout(), this.folds(),
+      this.content = h("div", isTokens ? { class: "turns tokens", role: "group", "aria-label": "tokens; the arrow keys step through them" } : { class: "turns" }));
+    if (isTokens) {
+      this.tokens = new TokenView(this.content, place, told, this.signal, (token) => this.remember({ token }));
+      if (this.params.has("token")) this.tokens.show(Number(this.params.get("token")));
+      return;
+    }
+    this.content.append(...turnsOf(told, (turn) => this.tryFrom(turn)));
+    const first = this.content.querySelector(`[data-turn="${Number(this.params.get("turn"))}"]`);
+    first?.scrollIntoView({ block: "start" });
+  }
+
+  head() {
+    const { told } = this, { listed } = told, { question } = told.task;
+    const isLong = question && (question.length > 200 || question.trim().includes("\n"));
+    return [
+      h("div", { class: "above" }, listed.family && h("span", { class: "soft" }, `${listed.family} · `),
+        h("span", { class: "soft" }, this.place.of ? `attempt ${listed.sibling}` : `step ${listed.step} · sibling ${listed.sibling}`), this.siblings(),
+        this.params.has("i") && h("span", { class: "pager" }, h("button", { onclick: () => this.other(-1) }, "← previous"),
+          h("span", { class: "soft" }, `row ${number(Number(this.params.get("i")) + 1)} of the list`), h("button", { onclick: () => this.other(1) }, "next →"))),
+      h("h1", { class: "question-title", title: listed.question }, titleOf(listed, isLong ? 110 : 200)),
+      h("div", { class: "outcome" }, verdictChip(listed), listed.bucket !== "evaluated" && decisionChip(listed.bucket),
+        h("span", {}, "expected ", answer(told.task.answer === null ? "" : String(told.task.answer))), h("span", {}, "given ", answer(told.given, listed.verdict)),
+        listed.reward !== null && h("span", {}, `reward ${number(listed.reward)}`), told.advantage !== null && h("span", {}, `advantage ${advantage(told.advantage)}`),
+        h("span", { class: listed.errors ? "bad" : "" }, `${listed.calls} tool call${listed.calls === 1 ? "" : "s"}${listed.calls ? `, ${listed.errors} with an error` : ""}`)),
+      (DECISIONS[listed.bucket] || told.failed) && h("p", { class: "soft small" }, DECISIONS[listed.bucket]?.[1], told.failed && ` ${told.failed.kind}: ${told.failed.detail}`.slice(0, 1000)),
+      isLong && h("div", { class: "turn asked" }, h("div", { class: "who" }, "question"), longText(question, { policy: true })),
+    ];
+  }
+
+  // A square for each sibling of the group, or attempt at the question.
+  siblings() {
+    if (this.told.siblings.length < 2) return null;
+    return h("span", { class: "cells siblings", role: "group", "aria-label": "siblings" }, this.told.siblings.slice(0, 256).map((one) => {
+      const kind = one.verdict === "wrong" && one.truncated ? "t" : SIBLING_KINDS[one.verdict], is = one.file === this.place.file && one.row === Number(this.place.row);
+      const text = `sibling ${one.sibling}: ${one.verdict}`, at = { ...this.place, file: one.file, row: one.row };
+      if (is || !has("conversation", clean(at))) return h("span", { class: `${kind} ${is ? "at" : ""}`, role: "img", title: text, "aria-label": text });
+      return h("a", { class: kind, href: this.hrefOf(one), title: text, "aria-label": text });
+    }));
+  }
+
+  hrefOf(one) {
+    const { run, of } = this.place;
+    return address("trajectory", { run, of, file: one.file, row: one.row, tab: this.params.get("tab") });
+  }
+
+  sibling(by) {
+    const { siblings } = this.told, at = siblings.findIndex((one) => one.file === this.place.file && one.row === Number(this.place.row));
+    if (siblings[at + by]) location.hash = this.hrefOf(siblings[at + by]);
+  }
+
+  links(isTokens) {
+    const { told, place } = this;
+    return h("p", { class: "links" },
+      h("button", { class: isTokens ? "" : "on", "aria-pressed": String(!isTokens), onclick: () => this.tab("") }, "conversation"),
+      h("button", { class: isTokens ? "on" : "", "aria-pressed": String(isTokens), onclick: () => this.tab("tokens") }, `${number(told.num_tokens)} tokens`),
+      this.group && h("a", { href: this.group }, "its group"),
+      !place.of && isAnswered("task") && h("a", { href: address("task", { run: place.run, task: told.listed.task }) }, "this task over the steps"),
+      !kept && h("a", { href: `export?${new URLSearchParams({ run: place.run, ...(place.of ? { of: place.of } : {}), at: `${place.file}:${place.row}` })}` }, "export"));
+  }
+
+  folds() {
+    const { told, place } = this;
+    return h("div", { class: "folds" },
+      h("details", { class: "fold" }, h("summary", {}, "prompt"), longText(told.prompt, { policy: true })),
       h("details", { class: "fold" }, h("summary", {}, "facts"), facts(told)),
       told.timeline && h("details", { class: "fold", id: "times" }, h("summary", {}, `times: ${seconds(told.times.seconds)}`),
         h("div", { class: "charts" }, figure(told.timeline)),
-        !place.of && isAnswered("timeline") && h("p", {}, h("a", { href: address("timeline", { run: place.run, step: stepOf(place.file) }) }, "who waited when in its step"))),
-      h("p", { class: "links" },
-        h("button", { class: isTokens ? "" : "on", "aria-pressed": String(!isTokens), onclick: () => this.tab("") }, "conversation"),
-        h("button", { class: isTokens ? "on" : "", "aria-pressed": String(isTokens), onclick: () => this.tab("tokens") }, `${number(told.num_tokens)} tokens`),
-        this.group && h("a", { href: this.group }, "its group"),
-        !place.of && isAnswered("task") && h("a", { href: address("task", { run: place.run, task: listed.task }) }, "this task over the steps"),
-        this.params.has("i") && [h("button", { onclick: () => this.other(-1), "aria-label": "previous of the list" }, "←"),
-          h("button", { onclick: () => this.other(1), "aria-label": "next of the list" }, "→")],
-        !kept && h("a", { href: `export?${new URLSearchParams({ run: place.run, ...(place.of ? { of: place.of } : {}), at: `${place.file}:${place.row}` })}` }, "export"),
-        told.replay && h("code", { class: "replay", title: "computes the loss of this step again" }, told.replay)),
-      h("p", { class: "links try" }, h("span", {}, "go on from its end:"), h("code", { class: "replay", id: "try" }, told.chat)),
-      this.layout(),
-      this.box = h("div", { class: isTokens ? "turns tokens" : "turns", tabindex: "0", role: "region", "aria-label": isTokens ? "tokens" : "turns" }));
-    if (isTokens) {
-      this.tokens = new TokenView(this.box, this.place, told, this.signal);
-    } else {
-      const items = [() => this.asked(), ...told.turns.map((turn, i) => () => this.turnOf(turn, i))];
-      this.list = new LongList(this.box, { count: items.length, height: 160, varies: true, render: (i) => items[i]() });
-    }
+        !place.of && isAnswered("timeline") && h("p", {}, h("a", { href: address("timeline", { run: place.run, step: told.listed.step }) }, "timeline of its step"))),
+      h("details", { class: "fold" }, h("summary", {}, "commands"),
+        told.replay && h("p", {}, h("span", { class: "soft" }, "compute the loss of this step again: "), h("code", { class: "replay" }, told.replay)),
+        h("p", {}, h("span", { class: "soft" }, "continue from its end: "), h("code", { class: "replay", id: "try" }, told.chat))));
   }
 
-  // Who wrote which part, drawn to scale; a click goes there.
+  // The parts by origin, drawn to scale; a click goes there.
   layout() {
-    const bar = h("div", { class: "origins", role: "img", "aria-label": "who wrote which part of the trajectory" });
+    const bar = h("div", { class: "origins", role: "img", "aria-label": "parts of the trajectory by origin: prompt, policy and tools" });
     const total = this.told.num_tokens || 1;
-    const steps = joined(this.told.segments, 400);
-    for (const [start, end, origin] of steps) {
+    for (const [start, end, origin] of joined(this.told.segments, 400)) {
       const part = bar.appendChild(h("i", { class: origin, title: `${origin}, tokens ${start} to ${end}` }));
       part.style.width = `${100 * (end - start) / total}%`;
     }
@@ -80,80 +125,42 @@ class TrajectoryPage {
       const box = bar.getBoundingClientRect(), token = total * (event.clientX - box.left) / box.width;
       if (this.tokens) return this.tokens.show(Math.floor(token));
       const turn = this.told.turns.findIndex((one) => one.end >= token);
-      this.list.begin(turn < 0 ? this.told.turns.length : turn + 1);
+      this.content.children[turn < 0 ? this.told.turns.length - 1 : turn]?.scrollIntoView({ block: "start" });
     });
     return bar;
   }
 
-  asked() {
-    const { told } = this;
-    return h("div", { class: "turn asked" }, h("div", { class: "who" }, `question (${told.task.source})`), this.text(told.task.question, "q"),
-      h("div", { class: "who" }, "expected answer"), this.text(String(told.task.answer), "a"),
-      h("details", { class: "fold", ...this.fold("prompt") }, h("summary", {}, "the whole prompt"), this.text(told.prompt, "p")));
-  }
-
-  turnOf(turn, i) {
-    const ran = [...turn.ran];
-    return h("div", { class: "turn", id: `turn${i + 1}` },
-      h("div", { class: "who" }, `turn ${i + 1}: the policy`, turn.written && `, ${seconds(turn.written[1] - turn.written[0])}`, " ", this.tryFrom(i + 1)),
-      turn.pieces.map((piece, k) => typeof piece === "string" ? (piece.trim() ? this.text(piece.replace(/^\n+|\n+$/g, ""), `${i}.${k}`) : null) : this.call(piece, `${i}.${k}`, ran.shift())),
-      turn.cut && h("div", { class: "who bad" }, "cut here by the token limit"));
-  }
-
-  // The command that lets the policy write this turn anew, from the tokens that stand before it.
+  // The command that lets the policy write this turn again, from the tokens before it.
   tryFrom(turn) {
-    const key = `try ${turn}`, command = h("code", { class: "replay", hidden: !this.open.has(key) }, `${this.told.chat}@${turn}`);
-    const button = h("button", { class: "small", "aria-expanded": String(this.open.has(key)), "aria-label": `try turn ${turn} anew`, onclick: () => {
-      if (this.open.has(key)) this.open.delete(key); else this.open.add(key);
-      command.hidden = !this.open.has(key);
-      button.setAttribute("aria-expanded", String(this.open.has(key)));
+    const command = h("code", { class: "replay", hidden: true }, `${this.told.chat}@${turn}`);
+    const button = h("button", { class: "small", "aria-expanded": "false", "aria-label": `try turn ${turn} again`, onclick: () => {
+      command.hidden = !command.hidden;
+      button.setAttribute("aria-expanded", String(!command.hidden));
     } }, "try");
-    return [button, " ", command];
+    return [" ", button, " ", command];
   }
 
-  fold(key) {
-    return { open: this.isUnfolded !== this.open.has(key), ontoggle: (event) => this.folded(key, event.target.open) };
-  }
-
-  folded(key, isOpen) {
-    if (isOpen !== this.isUnfolded) this.open.add(key); else this.open.delete(key);
-  }
-
-  call(call, key, ran) {
-    const first = call.arguments.map(([, text]) => text).join(" ").split("\n").find((line) => line.trim()) ?? "";
-    return h("details", { class: `call ${call.is_error ? "error" : ""}`, ...this.fold(key) },
-      h("summary", {}, h("span", { class: "soft" }, `calls ${call.name} `), chip(call.status, call.is_error ? "bad" : "good"),
-        ran !== undefined && ran !== null && h("span", { class: "soft took" }, seconds(ran)), h("code", { class: "peek" }, first.slice(0, 160))),
-      call.arguments.map(([name, text], k) => [name === null ? null : h("div", { class: "who" }, name), this.text(text, `${key}a${k}`)]),
-      h("div", { class: "result" }, this.text(call.result, `${key}r`)));
-  }
-
-  text(text, key) {
-    const made = h("pre"), isLong = text.length > LONG && !this.open.has(`long ${key}`);
-    const shown = isLong ? text.slice(0, LONG) : text;
-    marked(made, shown);
-    if (!isLong) return made;
-    const more = h("button", { onclick: () => { this.open.add(`long ${key}`); more.remove(); made.replaceChildren(); marked(made, text); } },
-      `${number(text.length - LONG)} more characters`);
-    return [made, more];
-  }
-
-  foldAll() {
-    if (!this.list) return;
-    this.isUnfolded = !this.isUnfolded;
-    this.open.clear();
-    this.list.refresh();
-  }
-
+  // Moves the focus to the next or previous turn, from the focused one or the one at the top of the window.
   turn(by) {
     if (this.tokens) return this.tokens.page(by);
-    this.at = Math.max(0, Math.min(this.told.turns.length, this.list.at(this.box.scrollTop + 1) + by));
-    this.list.begin(this.at);
+    const turns = [...this.content.children], top = document.getElementById("bar").offsetHeight + 12;
+    let at = turns.indexOf(document.activeElement.closest(".turn"));
+    if (at < 0) at = turns.findLastIndex((one) => one.getBoundingClientRect().top <= top);
+    const next = turns[Math.max(0, Math.min(turns.length - 1, at + by))];
+    if (!next) return;
+    next.tabIndex = -1;
+    next.focus({ preventScroll: true });
+    next.scrollIntoView({ block: "start" });
+    this.remember({ turn: next.dataset.turn });
+  }
+
+  // The address names the turn or the token that is shown, without a new entry in the history.
+  remember(place) {
+    history.replaceState(null, "", address("trajectory", { ...Object.fromEntries(this.params), ...place }));
   }
 
   tab(tab) {
-    const params = Object.fromEntries(this.params);
-    location.hash = address("trajectory", { ...params, tab });
+    location.hash = address("trajectory", { ...Object.fromEntries(this.params), turn: "", token: "", tab });
   }
 
   async other(by) {
@@ -164,44 +171,34 @@ class TrajectoryPage {
     const { rows } = await ask("list", { ...asked, from: i, num: 1 }, this.signal);
     if (rows.length) location.hash = address("trajectory", { ...asked, file: rows[0].file, row: rows[0].row, i, tab: this.params.get("tab") });
   }
+}
 
-  end() {
-    this.list?.end();
-    this.tokens?.end();
-  }
+function clean(place) {
+  return Object.fromEntries(Object.entries(place).filter(([, value]) => value !== null));
+}
+
+function advantage(value) {
+  return Array.isArray(value) ? `${signed(value[0])} to ${signed(value[1])}, by token` : signed(value);
 }
 
 function facts(told) {
-  const { listed } = told, range = told.advantage;
+  const { listed, times } = told;
   const rows = {
-    "reward": `${number(told.reward)}${told.method ? ` (${told.method})` : ""}`,
+    "task": told.task.id,
+    "family": told.task.source,
+    "reward": `${number(listed.reward)}${told.method ? ` (${told.method})` : ""}`,
     "finished": words(told.finish ?? ""),
     "penalty": told.penalty ? `tool errors ${number(told.penalty.error)} + answer format ${number(told.penalty.format)}` : "–",
-    "advantage": Array.isArray(range) ? `${signed(range[0])} to ${signed(range[1])}, by token` : signed(range),
+    "advantage": told.advantage === null ? "–" : advantage(told.advantage),
     "tokens": `${number(told.num_tokens)}, of these ${number(listed.policy_tokens)} by the policy`,
     "tool calls": `${listed.calls}, ${listed.errors} with an error`,
-    "written by": `policy version ${told.version}, stage ${told.stage}`,
+    "written by": `policy version ${listed.version}, stage ${told.stage}`,
     "seed, step, sibling": (told.seed ?? []).join(", "),
-    ...(told.times ? { "began": new Date(1000 * told.times.began).toISOString().replace("T", " ").slice(0, 19) + " UTC",
-      "took": `${seconds(told.times.seconds)}: policy ${seconds(told.times.writing_s)}, tools ${seconds(told.times.tools_s)}`
-        + (told.times.queued_s ? `, of the policy's ${seconds(told.times.queued_s)} for a place` : "") } : {}),
+    ...(times ? { "began": new Date(1000 * times.began).toISOString().replace("T", " ").slice(0, 19) + " UTC",
+      "took": `${seconds(times.seconds)}: policy ${seconds(times.writing_s)}, tools ${seconds(times.tools_s)}`
+        + (times.queued_s ? `; ${seconds(times.queued_s)} waiting for the engine` : "") } : {}),
   };
-  return h("dl", { class: "facts" }, Object.entries(rows).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-}
-
-function stepOf(file) {
-  return Number(file.replace("step_", ""));
-}
-
-// Answers stand out; they are found in the text itself and stay text.
-function marked(element, text) {
-  let end = 0;
-  for (const found of text.matchAll(/<answer>[\s\S]*?<\/answer>/g)) {
-    element.append(text.slice(end, found.index));
-    element.append(h("mark", {}, found[0]));
-    end = found.index + found[0].length;
-  }
-  element.append(text.slice(end));
+  return h("dl", { class: "facts" }, Object.entries(rows).map(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value).slice(0, 600))]));
 }
 
 // At most so many parts: the shortest are joined to the one before.

@@ -3,9 +3,10 @@
 import { ask } from "./api.js";
 import { fill, h, number, signed } from "./dom.js";
 import { kept } from "./kept.js";
-import { LongList } from "./virtual.js";
+import { LazyBlocks } from "./virtual.js";
 
-const CHUNK = 64, PAGE = 4096;
+const BLOCK = 2048, SHORTEST = 64, PAGE = 4096; // tokens of a block, of the shortest rest, and of an answer of the server
+const NAMES = { prompt: "prompt", policy: "policy", tool: "tool output" };
 // `of` is how strongly a token is shaded, `strip` which measure the strip shows, of which `top` fills it.
 const SHADES = {
   logprob: { name: "log-prob (rollout)", of: (t) => t.logprob === null ? null : Math.min(1, -t.logprob / 6) },
@@ -18,39 +19,40 @@ const SHADES = {
   mask: { name: "loss mask", of: (t) => t.origin === "policy" ? 0.6 : null },
   version: { name: "policy version", of: (t) => t.version === null ? null : 0.25 + 0.5 * (t.version % 2) },
 };
-const CODES = ["not clipped", "held by the lower bound", "held by the upper bound"];
-const WITHOUT = "The learner did not learn from this trajectory, or its run wrote nothing down of it: there are the rollout's numbers alone.";
-const WITH = "Log-probs of the rollout are bit by bit; what the learner made of a token is right to half a percent of ratio and gap, and to a few percent of entropy.";
-const KEPT = "In a file that was exported, numbers of tokens have four digits.";
+const CODES = ["not clipped", "clipped at the lower bound", "clipped at the upper bound"];
+const WITHOUT = "The learner did not use this trajectory, or its run recorded no values of it: only the rollout's values are shown.";
+const WITH = "Log-probs of the rollout are exact; the learner's ratio and gap are right to half a percent, its entropy to a few percent.";
+const KEPT = "In an exported file, values of tokens have four digits.";
 
 function gapOf(token) {
   return token.learner === null || token.logprob === null ? null : token.learner - token.logprob;
 }
 
 export class TokenView {
-  constructor(box, place, told, signal) {
-    Object.assign(this, { box, place, told, signal });
+  // chosen: called with the number of a token that a person chose.
+  constructor(box, place, told, signal, chosen) {
+    Object.assign(this, { box, place, told, signal, chosen });
     this.total = told.num_tokens;
     this.pages = new Map();
     this.shade = "logprob";
-    this.canvas = h("canvas", { class: "strip", role: "img", "aria-label": "what the shade shows, of each part of the trajectory; a click goes there" });
-    this.detail = h("div", { class: "pointed", id: "token" }, "point at a token, or step through them with the arrow keys");
-    this.choice = h("select", { "aria-label": "what the shade shows", onchange: () => {
+    this.canvas = h("canvas", { class: "strip", role: "img", "aria-label": "the value of the shade over the whole trajectory; a click goes there" });
+    this.detail = h("div", { class: "pointed", id: "token" }, "point at a token, or use the arrow keys");
+    this.choice = h("select", { "aria-label": "shade of the tokens", onchange: () => {
       this.shade = this.choice.value;
       this.list.refresh();
       this.paint();
     } }, Object.entries(SHADES).map(([key, shade]) => h("option", { value: key, disabled: shade.learner }, shade.name)));
     this.about = h("p", { class: "soft small", id: "about" });
-    this.top = h("div", { class: "tokenbar" }, h("label", {}, "shade: ", this.choice), this.canvas, this.detail, this.about);
+    this.top = h("div", { class: "tokenbar" }, h("div", {}, h("label", {}, "shade: ", this.choice), this.detail), this.canvas, this.about);
     box.before(this.top);
-    this.list = new LongList(box, { count: Math.ceil(this.total / CHUNK), height: 90, varies: true, render: (i) => this.chunk(i) });
+    this.blocks = blocksOf(told.segments);
+    this.list = new LazyBlocks(box, { count: this.blocks.length, height: (i) => 30 + (this.blocks[i].end - this.blocks[i].start), render: (i) => this.block(i) });
     this.canvas.addEventListener("click", (event) => {
       const at = this.canvas.getBoundingClientRect();
       this.show(Math.floor(this.total * (event.clientX - at.left) / at.width));
     });
     box.addEventListener("pointerover", (event) => this.point(event.target));
-    box.addEventListener("click", (event) => this.point(event.target));
-    box.addEventListener("keydown", (event) => this.step(event));
+    box.addEventListener("click", (event) => this.point(event.target, true));
     this.redraw = new ResizeObserver(() => this.paint());
     this.redraw.observe(this.canvas);
     this.strip();
@@ -88,7 +90,7 @@ export class TokenView {
   }
 
   page(by) {
-    this.box.scrollTop += by * this.box.clientHeight * 0.9;
+    scrollBy(0, by * innerHeight * 0.7);
   }
 
   tokensAt(number) {
@@ -100,63 +102,59 @@ export class TokenView {
     return this.pages.get(number);
   }
 
-  chunk(i) {
-    const made = h("div", { class: "chunk" }), asked = this.tokensAt(Math.floor(i * CHUNK / PAGE));
-    if (asked.told) this.fillChunk(made, asked.told, i);
-    else asked.then((told) => this.fillChunk(made, told, i), () => {});
-    return made;
+  block(i) {
+    const { start, end } = this.blocks[i], pages = [];
+    for (let page = Math.floor(start / PAGE); page <= Math.floor((end - 1) / PAGE); page++) pages.push(this.tokensAt(page));
+    return pages.every((page) => page.told) ? this.filled(i) : Promise.all(pages).then(() => this.filled(i));
   }
 
-  token(told, k) {
-    return { i: told.start + k, id: told.ids[k], text: told.texts?.[k], logprob: told.logprobs[k] ?? null, origin: told.origins[k],
+  token(i) {
+    const told = this.pages.get(Math.floor(i / PAGE))?.told, k = i - told?.start;
+    if (!told) return null;
+    return { i, id: told.ids[k], text: told.texts?.[k], logprob: told.logprobs[k] ?? null, origin: told.origins[k],
       version: told.versions[k], advantage: told.advantages[k],
       learner: told.learner?.logprobs[k] ?? null, importance: told.learner?.importance[k] ?? null,
       ratio: told.learner?.ratios[k] ?? null, entropy: told.learner?.entropies[k] ?? null, code: told.learner?.codes[k] ?? null };
   }
 
-  fillChunk(element, told, i) {
-    const first = i * CHUNK - told.start, shade = SHADES[this.shade];
-    fill(element, h("span", { class: "place soft" }, number(i * CHUNK)));
-    for (let k = first; k < Math.min(first + CHUNK, told.ids.length); k++) {
-      const token = this.token(told, k), strength = shade.of(token);
-      const made = h("span", { class: `tok ${token.origin}`, "data-token": token.i });
+  filled(i) {
+    const { start, end, origin, isFirst } = this.blocks[i], shade = SHADES[this.shade];
+    const turn = this.told.turns.findIndex((one) => one.start <= start && start < one.end);
+    const name = origin === "policy" && turn >= 0 ? `turn ${turn + 1}: policy` : NAMES[origin] ?? origin;
+    const text = h("div", { class: "chunk" });
+    for (let k = start; k < end; k++) {
+      const token = this.token(k), strength = shade.of(token);
+      const made = h("span", { class: `tok ${token.origin} ${k === this.at ? "at" : ""}`, "data-token": k });
       if (strength !== null && strength > 0.02) {
         const base = shade.sign ? (shade.sign(token) < 0 ? "--c1" : "--c2") : "--c0";
         made.style.background = `color-mix(in srgb, var(${base}) ${Math.round(strength * 70)}%, transparent)`;
       }
       made.textContent = token.text === undefined ? `${token.id} ` : shown(token.text);
-      element.append(made);
-      if (token.text?.includes("\n")) element.append(document.createElement("br"));
+      text.append(made);
     }
+    return h("div", { class: `turn of-${origin}` }, isFirst && h("div", { class: "who" }, `${name} · tokens ${number(start)} to ${number(this.blocks[i].last - 1)}`), text);
   }
 
-  step(event) {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!by) return;
-    event.preventDefault();
-    this.select(Math.max(0, Math.min(this.total - 1, (this.at ?? -1) + by)));
+  step(by) {
+    return this.show(Math.max(0, Math.min(this.total - 1, (this.at ?? -1) + by)), "nearest");
   }
 
-  select(i) {
-    this.at = i;
-    this.list.show(Math.floor(i / CHUNK));
-    this.point(this.box.querySelector(`[data-token="${i}"]`));
+  // Scrolls to a token and shows its values.
+  async show(i, block = "center") {
+    await this.list.fill(this.list.root.children[this.blocks.findIndex((one) => i < one.end)]);
+    const element = this.box.querySelector(`[data-token="${i}"]`);
+    element?.scrollIntoView({ block });
+    this.point(element, true);
   }
 
-  show(i) {
-    this.list.begin(Math.floor(i / CHUNK));
-    this.at = i;
-  }
-
-  point(element) {
-    const i = Number(element?.dataset?.token ?? NaN);
-    if (Number.isNaN(i)) return;
-    const told = this.pages.get(Math.floor(i / PAGE))?.told;
-    if (!told) return;
-    const t = this.token(told, i - told.start);
+  // Shows the values of a token; the address names it where a person chose it.
+  point(element, isChosen = false) {
+    const i = Number(element?.dataset?.token ?? NaN), t = Number.isNaN(i) ? null : this.token(i);
+    if (!t) return;
     this.box.querySelector(".tok.at")?.classList.remove("at");
     element.classList.add("at");
     this.at = i;
+    if (isChosen) this.chosen(i);
     const chance = t.logprob === null ? "" : `, probability ${(100 * Math.exp(t.logprob)).toPrecision(3)}%`;
     this.detail.textContent = `token ${number(t.i)}: id ${t.id}${t.text === undefined ? "" : ` ${JSON.stringify(t.text)}`}, ${t.origin}, `
       + `log-prob ${t.logprob === null ? "–" : t.logprob}${chance}, advantage ${t.advantage === null ? "–" : signed(t.advantage)}, `
@@ -172,5 +170,19 @@ export class TokenView {
 }
 
 function shown(text) {
-  return text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
+  return text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥");
+}
+
+// The segments as blocks of BLOCK tokens; a block never begins within the last tokens of a segment, which are the
+// header of the next role.
+function blocksOf(segments) {
+  const blocks = [];
+  for (const [start, end, origin] of segments) {
+    for (let at = start; at < end;) {
+      const stop = end - at <= BLOCK + SHORTEST ? end : at + BLOCK;
+      blocks.push({ start: at, end: stop, origin, isFirst: at === start, last: end });
+      at = stop;
+    }
+  }
+  return blocks;
 }

@@ -1,20 +1,17 @@
-// A long list of which only what is seen is in the document.
+// Long lists of which only what is near the window is in the document.
 
-const AROUND = 800; // pixels beyond the box that are there too
+const AROUND = 800; // pixels beyond the window, or the box, that are there too
 
+// Rows of one height in a box that scrolls.
 export class LongList {
-  // box: an element that scrolls. render(i) makes the element of an item. `height` is every item's own, or
-  // with `varies` what one is thought to have until it was seen.
-  constructor(box, { count, height, render, varies = false }) {
+  constructor(box, { count, height, render }) {
     this.box = box;
     this.height = height;
-    this.varies = varies;
     this.render = render;
     this.shown = new Map();
     this.space = box.appendChild(document.createElement("div"));
     this.space.className = "space";
     this.space.setAttribute("role", "presentation");
-    this.sizes = new ResizeObserver((entries) => this.measured(entries.map((one) => one.target)));
     this.onscroll = () => this.draw();
     box.addEventListener("scroll", this.onscroll, { passive: true });
     this.outer = new ResizeObserver(() => this.draw());
@@ -24,39 +21,14 @@ export class LongList {
 
   resize(count) {
     this.count = count;
-    if (this.varies) {
-      const heights = new Float64Array(count).fill(this.height);
-      if (this.heights) heights.set(this.heights.subarray(0, count));
-      this.heights = heights;
-      this.sum();
-    }
-    this.refresh();
-  }
-
-  refresh() {
-    for (const element of this.shown.values()) this.drop(element);
+    for (const element of this.shown.values()) element.remove();
     this.shown.clear();
-    this.space.style.height = `${this.top(this.count)}px`;
+    this.space.style.height = `${count * this.height}px`;
     this.draw();
   }
 
-  sum() {
-    this.tops = new Float64Array(this.count + 1);
-    for (let i = 0; i < this.count; i++) this.tops[i + 1] = this.tops[i] + this.heights[i];
-  }
-
-  top(i) {
-    return this.varies ? this.tops[i] : i * this.height;
-  }
-
   at(y) {
-    if (!this.varies) return Math.max(0, Math.min(this.count - 1, Math.floor(y / this.height)));
-    let low = 0, high = this.count - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.tops[middle] <= y) low = middle; else high = middle - 1;
-    }
-    return low;
+    return Math.max(0, Math.min(this.count - 1, Math.floor(y / this.height)));
   }
 
   draw() {
@@ -64,7 +36,7 @@ export class LongList {
     const y = this.box.scrollTop, first = this.at(y - AROUND), last = this.at(y + this.box.clientHeight + AROUND);
     for (const [i, element] of this.shown) {
       if (i < first || i > last) {
-        this.drop(element);
+        element.remove();
         this.shown.delete(i);
       }
     }
@@ -73,10 +45,9 @@ export class LongList {
       const element = this.render(i);
       element.dataset.item = i;
       element.classList.add("item");
-      element.style.transform = `translateY(${this.top(i)}px)`;
+      element.style.transform = `translateY(${i * this.height}px)`;
       this.shown.set(i, element);
       this.insert(i, element);
-      if (this.varies) this.sizes.observe(element);
     }
   }
 
@@ -87,44 +58,67 @@ export class LongList {
     this.space.insertBefore(element, next);
   }
 
-  drop(element) {
-    this.sizes.unobserve(element);
-    element.remove();
-  }
-
-  measured(elements) {
-    let above = 0, changed = false;
-    for (const element of elements) {
-      const i = Number(element.dataset.item), height = element.offsetHeight;
-      if (!element.isConnected || !height || Math.abs(height - this.heights[i]) < 0.5) continue;
-      if (this.tops[i + 1] <= this.box.scrollTop) above += height - this.heights[i];
-      this.heights[i] = height;
-      changed = true;
-    }
-    if (!changed) return;
-    this.sum();
-    this.space.style.height = `${this.tops[this.count]}px`;
-    for (const [i, element] of this.shown) element.style.transform = `translateY(${this.tops[i]}px)`;
-    if (above) this.box.scrollTop += above;
-    this.draw();
-  }
-
   show(i) {
-    const top = this.top(i), end = this.top(i + 1);
+    const top = i * this.height, end = top + this.height;
     if (top < this.box.scrollTop) this.box.scrollTop = top;
     else if (end > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = end - this.box.clientHeight;
     this.draw();
   }
 
-  begin(i) {
-    this.box.scrollTop = this.top(i);
-    this.draw();
-  }
-
   end() {
-    this.sizes.disconnect();
     this.outer.disconnect();
     this.box.removeEventListener("scroll", this.onscroll);
     this.space.remove();
+  }
+}
+
+// Blocks of any height in the page itself. `render(i)` returns the content of a block, or a promise of it; a block
+// that is not near the window is empty and keeps its height, which `height(i)` estimates.
+export class LazyBlocks {
+  constructor(root, { count, height, render, role }) {
+    this.root = root;
+    this.render = render;
+    this.watch = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) if (isIntersecting) this.fill(target); else this.empty(target);
+    }, { rootMargin: `${AROUND}px 0px` });
+    for (let i = 0; i < count; i++) {
+      const block = root.appendChild(document.createElement("div"));
+      block.className = "block";
+      if (role) block.setAttribute("role", role);
+      block.dataset.item = i;
+      block.style.minHeight = `${height(i)}px`;
+      this.watch.observe(block);
+    }
+  }
+
+  // Resolves when the block has its content.
+  fill(block) {
+    if (!block.dataset.wanted) {
+      block.dataset.wanted = "1";
+      block.filled = this.put(block, this.render(Number(block.dataset.item)));
+    }
+    return block.filled;
+  }
+
+  put(block, content) {
+    if (!(content instanceof Node)) return content.then((made) => block.dataset.wanted && this.put(block, made), () => { delete block.dataset.wanted; });
+    block.replaceChildren(content);
+    block.style.minHeight = "";
+  }
+
+  empty(block) {
+    if (!block.dataset.wanted) return;
+    delete block.dataset.wanted;
+    block.style.minHeight = `${block.offsetHeight}px`;
+    block.replaceChildren();
+  }
+
+  // Makes the content of every filled block again.
+  refresh() {
+    for (const block of this.root.children) if (block.dataset.wanted) this.put(block, this.render(Number(block.dataset.item)));
+  }
+
+  end() {
+    this.watch.disconnect();
   }
 }
