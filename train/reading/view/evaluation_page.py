@@ -14,6 +14,7 @@ import numpy as np
 from rocstar.engine.charts.drawing import Figure, format_value
 from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
 from rocstar.engine.record.json_record import RecordError
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.evaluation.compare import compare_paths
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import SetNumbers, read_results, tables
@@ -204,7 +205,7 @@ def compare_page(a: Path, b: Path) -> dict[str, Any]:
         ]
         for each in found.sets
     }
-    return {**found.as_json(), "questions": shares, "command": f"rocstar compare {a} {b}"}
+    return {**found.as_json(), "questions": shares, "command": shell_command("compare", a, b)}
 
 
 def _share(attempts: Any) -> float | None:
