@@ -24,6 +24,7 @@ SERVERS_RECORD ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 # The machine's own cmake comes first, the one of the virtual environment is the fallback.
+SHELL_PATH := $(PATH)
 export PATH := $(PATH):$(CURDIR)/$(BIN)
 
 BUILD_INPUTS := pyproject.toml setup.py CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
@@ -40,7 +41,7 @@ help:  ## list the targets
 setup: $(VENV)/.rocstar-dev  ## build rocstar into .venv, with what tests and linters need
 
 quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from nothing to a rising reward
-	$(BIN)/rocstar train $(RECIPE) $(if $(OUTPUT),--output-dir '$(OUTPUT)')
+	PATH='$(SHELL_PATH)' $(BIN)/rocstar train $(RECIPE) $(if $(OUTPUT),--output-dir '$(OUTPUT)')
 
 # A test that fails runs once more, alone, at the end; the last line names it if it passes then.
 PYTEST := $(BIN)/python -m pytest -p tests.rerun -n auto --maxprocesses=4 --dist=worksteal -rfEX

@@ -13,13 +13,13 @@ import asyncio
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocstar.sandbox import proctree
-from rocstar.sandbox.command_line import print_status
 from rocstar.sandbox.extras import installed_flavours, left_out
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, SessionSandbox
 
@@ -192,7 +192,7 @@ def run(options: argparse.Namespace) -> int:
     if options.stdlib_only:
         flavour_of = {"print": "stdlib"}
     for line in left_out(list(flavour_of.values())):
-        print_status(line, "bench")
+        print(f"rocstar sandbox bench: {line}", file=sys.stderr)
     names = [name for name, flavour in flavour_of.items() if flavour in installed_flavours()]
     rows, about = asyncio.run(_with_pool(names, options.seconds))
     if options.json:

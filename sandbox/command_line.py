@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
+from rocstar.sandbox.extras import shell_command
 from rocstar.sandbox.types import SandboxError
 
 Parsed = TypeVar("Parsed")
@@ -149,8 +150,8 @@ def require_own_users(isolation: str, allowed: bool, verb: str) -> None:
     if allowed:
         return print_status(f"{problem}: --allow-shared-user", verb)
     raise ValueError(
-        f"{problem}; `rocstar sandbox doctor` shows why. Start as an ordinary user, or accept it with "
-        "--allow-shared-user."
+        f"{problem}; `{shell_command('sandbox', 'doctor')}` shows why. Start as an ordinary user, or accept "
+        "it with --allow-shared-user."
     )
 
 

@@ -1,4 +1,4 @@
-"""The installed optional parts of rocstar, by the metadata of the installed package.
+"""The installed optional parts of rocstar, by the metadata of the package, and the commands that it prints.
 
 A plain installation includes the sandbox. Every other part is an extra of pyproject.toml, which alone lists
 the requirements.
@@ -8,9 +8,13 @@ import importlib.metadata
 import json
 import os
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -49,7 +53,12 @@ def install_command(extra: str) -> str:
     path = unquote(urlsplit(noted.get("url", "")).path)
     is_editable = noted.get("dir_info", {}).get("editable", False)
     source = path if path and os.path.exists(path) else "rocstar"
-    return f"pip install {'-e ' if is_editable else ''}'{source}[{extra}]'"
+    return pip_command(*["-e"] * is_editable, f"{source}[{extra}]")
+
+
+def pip_command(*words: str) -> str:
+    """Return the command that installs packages into this environment."""
+    return shell_command("-m", "pip", "install", *words, program="python")
 
 
 def requirements(extra: str) -> list[str]:
@@ -97,3 +106,29 @@ def left_out(flavours: Sequence[str] = tuple(FLAVOURS)) -> list[str]:
         for name in flavours
         if (missing := missing_packages(FLAVOURS[name]))
     ]
+
+
+def shell_command(*words: object, program: str = "rocstar", variables: Sequence[str] = ()) -> str:
+    """Return a command of this installation as one line for a shell.
+
+    Args:
+        words: the arguments.
+        program: a script of this environment: rocstar, torchrun or python.
+        variables: environment variables that are put before the command where they are set.
+    """
+    settings = [f"{name}={shlex.quote(os.environ[name])}" for name in variables if os.environ.get(name)]
+    return " ".join([*settings, shlex.join([_program(program), *map(str, words)])])
+
+
+def _program(name: str) -> str:
+    """Return the program's name if PATH leads to this environment's, else its path."""
+    started = Path(sys.argv[0]).absolute()  # `pip install --user` puts scripts elsewhere than python
+    places = [Path(sys.executable).with_name(name), *([started] if started.name == name else [])]
+    script = next((place for place in places if place.exists()), None)
+    found = shutil.which(name)
+    if script is None or (found and os.path.samefile(os.path.dirname(found), script.parent)):
+        return name
+    if not script.is_relative_to(Path.cwd()):
+        return str(script)
+    below = str(script.relative_to(Path.cwd()))
+    return below if "/" in below else f"./{below}"

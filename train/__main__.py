@@ -1,4 +1,4 @@
-"""`python -m rocstar.train RECIPE`: `rocstar train` for torchrun."""
+"""`python -m rocstar.train RECIPE`: `rocstar train` for torchrun; `python -m rocstar.train sft RECIPE`."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 from rocstar.train.cli import main
 
 if __name__ == "__main__":
-    code = main(["train", *sys.argv[1:]])
+    code = main([*(() if sys.argv[1:2] == ["sft"] else ("train",)), *sys.argv[1:]])
     sys.stdout.flush()
     sys.stderr.flush()
     if "TORCHELASTIC_RUN_ID" in os.environ:

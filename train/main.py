@@ -55,22 +55,21 @@ def train(
 @contextlib.contextmanager
 def work_of_rank_0(order: TrainOrder) -> Iterator[Coroutine[None, None, None] | None]:
     """Yield rank 0's work; None on another rank, whose work is done by then, and of a complete run."""
-    from rocstar.train.compose.start import begin_run, check_here, checked
+    from rocstar.train.compose.start import begin_run, checked
 
-    found = checked(order)
-    if found is None:
+    ready = checked(order)
+    if ready is None:
         yield None
         return
-    conversations = check_here(found)
-    with _joined(found.recipe) as world:
+    order, found = ready
+    with _joined(order.recipe) as world:
         if world.rank or world.only_serves:
             from rocstar.train.serving.nodes import follow, serve_alone
 
-            conversations.clear()  # possibly gigabytes
-            (serve_alone if world.only_serves else follow)(found.recipe, world)
+            (serve_alone if world.only_serves else follow)(order.recipe, world)
             yield None
             return
-        with begin_run(found, world, conversations) as begun:
+        with begin_run(order, world, found) as begun:
             yield _work(begun, world)
 
 

@@ -24,6 +24,7 @@ from typing import Self
 
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.child.import_scan import select_flavour
+from rocstar.sandbox.extras import shell_command
 from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, OPENED_AT_ONCE, PrefetchedBatch
 from rocstar.sandbox.fabric.open_calls import NO_BATCH, OpenCall, OpenCalls
 from rocstar.sandbox.fabric.receiver import UNSERVED, Receiver
@@ -353,7 +354,7 @@ class RedisFabric:
             return None
         return SandboxError(
             f"no worker of flavour {flavour} has been alive for {unserved_s:.1f} s. Start one: "
-            f"rocstar sandbox worker --flavours {flavour} --redis URL",
+            + shell_command("sandbox", "worker", "--flavours", flavour, "--redis", "URL"),
             kind="fabric",
             retryable=True,
         )

@@ -63,6 +63,9 @@ def refused(workshop: Any) -> Refused:
         assert ended.stdout == ""
         lines: list[str] = ended.stderr.splitlines()
         assert len(lines) == 1 and lines[0].startswith("rocstar: "), ended.stderr
+        if arguments[0] == "train":
+            planned = workshop.main(*arguments, "--dry-run")
+            assert (planned.returncode, planned.stderr) == (2, ended.stderr), "a dry run says the same"
         assert state_of(workshop.directory) == before, "something was written"
         return lines[0]
 
@@ -78,7 +81,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
     [
         (["--rl.group_sise=4"], ["rl.group_sise", "unknown key", "did you mean 'rl.group_size'"]),
         (["--rl.max_turns", "4"], ["'rl.max_turns'", "did you mean 'stages.max_turns'"]),
-        (["--rl.lr", "fast"], ["rl.lr = 'fast'", "valid number"]),
+        (["--rl.lr", "fast"], ["--rl.lr=fast: rl.lr = 'fast' is not a number"]),
         (["--rl.group_size=1"], ["group_size = 1", "an advantage compares siblings", "set it to 2"]),
         (["--rl.group_size=9"], ["group_size = 9", "rollouts_per_task = 8", "lower group_size"]),
         (["--rl.lr"], ["'--rl.lr'", "not of the form", "--section.field=value"]),
@@ -123,7 +126,12 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--tool.flavour=numpy"], ["tool.flavour = 'numpy'", "stdlib"]),
         (["--stages.1.max_response_tokens=5000"], ["stages.1.max_response_tokens = 5000", "lower it"]),
         (['--run.trackers=["excel"]'], ["excel", "tensorboard"]),
-        (['--run.callbacks=["gone:Mine"]'], ["run.callbacks.0.kind = 'gone:Mine'", "beside the recipe"]),
+        (
+            ['--run.trackers=["wandb"]'],
+            ["run.trackers: tracker 'wandb' needs a package", "pip install wandb"],
+        ),
+        (["--run.trackers=wandb"], ["is not a list", """write --run.trackers='["wandb"]'"""]),
+        (['--run.callbacks=["gone:Mine"]'], ["run.callbacks.0.kind = '", "/gone.py' does not exist"]),
         (["--resume"], ["refused", "no run to resume", "leave --resume out"]),
     ],
 )
@@ -138,6 +146,7 @@ def test_a_mistake_in_the_recipe_is_one_line(
         (workshop.directory / name).write_text("".join(lines))
     message = refused(*train(*options))
     assert all(word in message for word in words), message
+    assert "Input should" not in message
     assert not (workshop.directory / "refused").exists()
 
 

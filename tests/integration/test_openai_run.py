@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.reading import export_lines, read_folder
-from rocstar.train.learner.cold_start import build_from_nothing
+from rocstar.train.learner.cold_start import build_tokenizer
+from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.openai import KEY_VARIABLE
 
@@ -58,7 +59,8 @@ def options(workshop: Any, tmp_path: Path, endpoint: Any, monkeypatch: pytest.Mo
     """The coin recipe with a remote model; only its tokenizer is local."""
     recipe = load_recipe(workshop.recipe)
     rows = [json.loads(line) for line in (workshop.directory / "chat.jsonl").read_text().splitlines()]
-    model, tokenizer = build_from_nothing(recipe, rows)
+    tokenizer = build_tokenizer(recipe, rows)
+    model = build_model(recipe.model.scratch, len(tokenizer), seed=recipe.run.seed)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     model.config.save_pretrained(tmp_path / "tokenizer")
     monkeypatch.setenv(KEY_VARIABLE, KEY)

@@ -16,7 +16,7 @@ import pytest
 
 from rocstar.engine.chat.boundaries import load_template
 from rocstar.engine.record.reading import read_records
-from rocstar.train.cli.training import executable_name
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.manifest import read_manifest
@@ -59,13 +59,17 @@ def test_a_complete_run_is_left_as_it_is(resume: Callable[..., Any], run_dir: Pa
     for options in ([], ["--rl.lr=0.5"]):
         ended = resume(*options)
         assert ended.returncode == 0, ended.stderr
-        assert "this run is complete" in ended.stderr and "step_4" in ended.stderr
+        assert "is complete; nothing to do: 4 RL steps" in ended.stderr and "step_4" in ended.stderr
         with contextlib.chdir(run_dir):  # as the command did not run beside its environment either
-            rocstar = executable_name()
-        view, chat = f"look into it: {rocstar} view {run_dir}", f"talk with it: {rocstar} chat {run_dir}"
+            view, chat = (
+                f"{what} it: {shell_command(verb, run_dir)}"
+                for what, verb in (("look into", "view"), ("talk with", "chat"))
+            )
         assert ended.stdout == f"report: {run_dir / 'report.html'}\n{view}\n{chat}\n"
         assert state_of(run_dir) == before
-    assert "rl.lr: was 0.001, now 0.5" in ended.stderr
+    assert "; not applied: rl.lr: was 0.001, now 0.5" in ended.stderr
+    planned = resume("--rl.lr=0.5", "--dry-run")
+    assert (planned.returncode, planned.stdout) == (0, ended.stderr.splitlines()[-1] + "\n")
     (run_dir / "report.html").unlink()
     assert resume().returncode == 0
     after = state_of(run_dir)
@@ -124,6 +128,8 @@ def test_what_would_rewrite_the_run_is_refused(
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
     assert ended.stderr.startswith("rocstar: --resume cannot go on in")
     assert all(word in ended.stderr for word in words), ended.stderr
+    planned = resume(*options, "--dry-run")
+    assert (planned.returncode, planned.stderr) == (2, ended.stderr), "the dry run says the same"
     assert state_of(run_dir) == before
 
 
@@ -164,7 +170,7 @@ def test_ctrl_c_tells_the_command_that_goes_on(workshop: Any, finished: Path, re
     last = messages.splitlines()[-1]
     saved = checkpoint.latest(directory)
     assert saved is not None and str(saved) in last and "go on with --resume" in last
-    assert last.endswith(f"rocstar train coin.toml --output-dir '{directory}' {' '.join(options)} --resume")
+    assert last.endswith(f"rocstar train coin.toml {' '.join(options)} --output-dir '{directory}' --resume")
     assert [start["status"] for start in read_manifest(directory)] == ["interrupted"]
     # The same command goes on, and a second Ctrl-C costs no row.
     before = read_rows(directory)
@@ -181,7 +187,7 @@ def test_ctrl_c_in_the_cold_start_has_nothing_to_resume(workshop: Any, read_rows
     last = messages.splitlines()[-1]
     assert code == 130 and "Traceback" not in messages and directory.exists()
     assert "before the first checkpoint: nothing can be resumed; this begins again" in last
-    assert last.endswith("--sft.steps=200 --resume")
+    assert last.endswith(f"--sft.steps=200 --output-dir {directory} --resume")
     assert checkpoint.latest(directory) is None and read_rows(directory, "sft")
     short = ("--sft.steps=24", "--stages.0.steps=0", "--stages.1.steps=0")
     workshop.succeed(*command, *short, "--resume")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox import cli, extras
+from rocstar.sandbox.extras import pip_command
 
 METADATA = [
     "aiohttp<4,>=3.11",
@@ -44,7 +45,7 @@ def test_an_extra_asks_for_all_that_is_within_it(monkeypatch: pytest.MonkeyPatch
 def test_the_first_thing_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "numpy")
     assert extras.missing_extra_message("rocstar train", "train") == (
-        "rocstar train needs torch: pip install 'rocstar[train]'"
+        f"rocstar train needs torch: {pip_command('rocstar[train]')}"
     )
     assert extras.missing_extra_message("rocstar x", "numeric") == ""
     install(monkeypatch, "torch", "numpy", "rich", "math-verify")
@@ -57,11 +58,11 @@ def test_the_command_installs_from_where_rocstar_came(
     wheel = tmp_path / "a b.whl"
     wheel.touch()
     install(monkeypatch, noted={"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
-    assert extras.install_command("fabric") == f"pip install -e '{tmp_path}[fabric]'"
+    assert extras.install_command("fabric") == pip_command("-e", f"{tmp_path}[fabric]")
     install(monkeypatch, noted={"url": wheel.as_uri(), "archive_info": {}})
-    assert extras.install_command("fabric") == f"pip install '{wheel}[fabric]'"
+    assert extras.install_command("fabric") == pip_command(f"{wheel}[fabric]")
     wheel.unlink()
-    assert extras.install_command("fabric") == "pip install 'rocstar[fabric]'"
+    assert extras.install_command("fabric") == pip_command("rocstar[fabric]")
 
 
 def test_a_rocstar_that_is_not_installed_lacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +72,7 @@ def test_a_rocstar_that_is_not_installed_lacks_nothing(monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib.metadata, "requires", missing)
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     assert extras.missing_extra_message("rocstar train", "train") == ""
-    assert extras.install_command("train") == "pip install 'rocstar[train]'"
+    assert extras.install_command("train") == pip_command("rocstar[train]")
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rocstar import train
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.cli import main
-from rocstar.train.cli.training import executable_name
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record import version
@@ -239,14 +239,14 @@ def test_sft_alone_has_no_stages_but_the_evaluation_limits_of_the_last(
 
     seen = []
     monkeypatch.setattr(composition, "train", lambda recipe, directory, **_: seen.append((recipe, directory)))
-    monkeypatch.setattr("rocstar.train.cli.training.executable_name", lambda: "rocstar")  # it depends on PATH
     assert main(["sft", "recipes/quickstart.toml", "--output-dir=x", "--run.seed=5"]) == 0
     recipe, directory = seen[0]
     assert recipe.stages == [] and recipe.run.seed == 5 and str(directory) == "x"
     last, limits = load_recipe("recipes/quickstart.toml").stages[-1], recipe.eval[0]
     assert limits.max_response_tokens == last.max_response_tokens, "a model from nothing has no room for more"
     assert limits.max_turns == last.max_turns
-    assert capsys.readouterr().out == "report: x/report.html\nlook into it: rocstar view x\n"
+    view = shell_command("view", "x")
+    assert capsys.readouterr().out == f"report: x/report.html\nlook into it: {view}\n"
 
 
 def test_a_folder_that_this_user_may_not_enter_is_one_line(
@@ -286,11 +286,20 @@ def test_the_printed_command_runs_in_the_shell_of_the_reader(
     monkeypatch.setattr(sys, "executable", str(folders[0] / "python"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
-    assert executable_name() == "rocstar"
+    assert shell_command("view", Path("my run")) == "rocstar view 'my run'"
     for path in ("/usr/bin", str(folders[1])):
         monkeypatch.setenv("PATH", path)
-        assert executable_name() == "'my env/bin/rocstar'"
-    monkeypatch.chdir("other")
-    assert executable_name() == f"'{tmp_path}/my env/bin/rocstar'"
+        assert shell_command() == "'my env/bin/rocstar'"
+    monkeypatch.setenv("HF_HOME", "my hub")
+    monkeypatch.setenv("WANDB_MODE", "")
+    assert shell_command(variables=["HF_HOME", "WANDB_MODE"]) == "HF_HOME='my hub' 'my env/bin/rocstar'"
+    monkeypatch.chdir("my env/bin")
+    assert shell_command() == "./rocstar"
+    monkeypatch.chdir(tmp_path / "other")
+    assert shell_command() == f"'{tmp_path}/my env/bin/rocstar'"
     (folders[0] / "rocstar").unlink()
-    assert executable_name() == "rocstar", "no script was installed"
+    assert shell_command() == "rocstar", "no script was installed"
+    monkeypatch.setattr(sys, "argv", [str(folders[1] / "rocstar")])
+    assert shell_command() == "rocstar", "it was started by its name"
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert shell_command() == "bin/rocstar"

@@ -102,7 +102,7 @@ def test_a_path_that_is_no_use_is_one_message(
         (["train", "quickstart", "--fast"], "recipe fields are set with --section.field=value"),
         (
             ["train", "quickstart", "--rl.lr=inf", "--dry-run"],
-            "rl.lr = inf: Input should be a finite",
+            "rocstar: --rl.lr=inf: rl.lr = inf is not a finite number",
         ),
         (
             ["sandbox", "worker", "--redis", "redis://127.0.0.1:1", "--patience-s", "nan"],

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from rocstar.sandbox.command_line import USAGE_ERROR, CommandParser, parse_or_exit
-from rocstar.sandbox.extras import missing_extra_message
+from rocstar.sandbox.extras import missing_extra_message, shell_command
 from rocstar.train.cli.arguments import refuse_unknown
-from rocstar.train.cli.training import executable_name, interrupted
+from rocstar.train.cli.training import interrupted
 from rocstar.train.cli.verbs import VERBS, Verb
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.ending import guarded
@@ -59,16 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if verb is None or verb.name not in ("train", "sft") or options.dry_run:
         return guarded(work)
-    return guarded(
-        work, resumes=not options.only_sft, interrupted=lambda: interrupted(options, rest, arguments)
-    )
+    return guarded(work, resumes=not options.only_sft, interrupted=lambda: interrupted(options, rest))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of every verb but those of OWN_PARSERS, of which it has only the help."""
     parser = CommandParser(
         prog="rocstar",
-        description=GREETING.format(rocstar=executable_name()),
+        description=GREETING.format(rocstar=shell_command()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

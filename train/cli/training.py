@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox.command_line import number_option
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.cli.arguments import RECIPE_HELP, TARGET_HELP, directory_of, loading, number
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.record.ending import run_interrupted
 from rocstar.train.record.run_directory import recipe_of
 
 
@@ -29,7 +26,7 @@ def add_train(parser: argparse.ArgumentParser, *, only_sft: bool = False) -> Non
         parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
         text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
         parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
-    text = "check model, data, engine, output directory and disk, and print recipe and plan; build nothing"
+    text = "check model, data, engine, output directory and disk, and print the plan; build nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = (
         "with --dry-run: nodes and GPUs per node, as 8x8, or 3x8+5x8 if the last five only serve; "
@@ -39,6 +36,8 @@ def add_train(parser: argparse.ArgumentParser, *, only_sft: bool = False) -> Non
     text = "with --dry-run: simulate the learner's memory on GPUs of M GiB, and fail if it does not fit"
     memory = number_option(1e-6, 1e6, "the memory of a GPU in GiB, 80 or 192 for example", float)
     parser.add_argument("--gpu-memory-gb", type=memory, metavar="M", help=text)
+    text = "with --dry-run: print the resolved recipe too, as TOML with the plan as comments"
+    parser.add_argument("--show-recipe", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="with --dry-run: print one JSON object")
     parser.set_defaults(only_sft=only_sft, **({"resume": False, "from_rollouts": None} if only_sft else {}))
 
@@ -56,8 +55,9 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
 
         return dry_run_of_training(
             recipe,
-            options.recipe,
+            _words(options, rest, resume=options.resume),
             directory,
+            shows_recipe=options.show_recipe,
             world=options.world,
             resume=options.resume,
             rollouts=options.from_rollouts,
@@ -65,22 +65,20 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
             built_in=load_tasks_of,
             learner=_rehearsal(options),
         )
-    if options.gpu_memory_gb is not None:
-        raise ConfigError("--gpu-memory-gb is of a rehearsal; it needs --dry-run")
-    if options.json:
-        raise ConfigError("--json is of --dry-run; a run writes metrics.jsonl")
-    if options.world:
-        raise ConfigError("--world describes a plan; it needs --dry-run (torchrun says how many ranks run)")
+    for name in ("gpu_memory_gb", "json", "world", "show_recipe"):
+        if getattr(options, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is an option of --dry-run; add it, or leave it out"
+            )
     with loading():
         from rocstar.train import main
 
     main.train(recipe, directory, resume=options.resume, rollouts=options.from_rollouts)
     if os.environ.get("RANK", "0") == "0":
         print(f"report: {directory / 'report.html'}")
-        rocstar = executable_name()
-        print(f"look into it: {rocstar} view {shlex.quote(str(directory))}")
+        print(f"look into it: {shell_command('view', directory)}")
         if not options.only_sft:
-            print(f"talk with it: {rocstar} chat {shlex.quote(str(directory))}")
+            print(f"talk with it: {shell_command('chat', directory)}")
     return 0
 
 
@@ -100,12 +98,39 @@ def _rehearsal(options: argparse.Namespace) -> Any:
     return learner
 
 
-def interrupted(options: argparse.Namespace, rest: list[str], arguments: list[str]) -> str:
+def _words(options: argparse.Namespace, rest: list[str], *, resume: bool) -> list[str]:
+    """Return the arguments that start the run which the options describe."""
+    words = ["sft" if options.only_sft else "train", options.recipe, *rest]
+    words += ["--output-dir", options.output_dir] if options.output_dir else []
+    words += ["--from-rollouts", str(options.from_rollouts)] if options.from_rollouts else []
+    return words + ["--resume"] * resume
+
+
+def interrupted(options: argparse.Namespace, rest: list[str]) -> str:
+    """Return the state of a run after Ctrl-C, and the command that resumes it; "" on ranks other than 0."""
+    from rocstar.train.plan.plan import Machines, launch_commands
+    from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints
+    from rocstar.train.serving.placement import BEFORE, NAMES
+
+    if os.environ.get("RANK", "0") != "0":
+        return ""
+    if before := os.environ.get(BEFORE):  # the learner hid the servers' GPUs from itself
+        os.environ.update(dict.fromkeys(NAMES, before))
     try:
         directory = directory_of(options, load_recipe(options.recipe, rest))
+        again, *others = launch_commands(_words(options, rest, resume=True), Machines.parse(None))
     except ConfigError:
         return "interrupted"
-    return run_interrupted(directory, arguments, resumes=not options.only_sft)
+    again += " (node 0; on each other node with its --node-rank)" if others else ""
+    saved = complete_checkpoints(directory) or complete_checkpoints(cold_start_of(directory))
+    if not directory.exists():
+        return f"interrupted before anything was learned: nothing can be resumed, and {directory} was removed"
+    if options.only_sft:
+        left = f"the checkpoint {saved[-1]} is whole" if saved else "nothing can be resumed"
+        return f"interrupted; {left}, and {directory} keeps the log"
+    if saved:
+        return f"interrupted; the checkpoint {saved[-1]} is whole, go on with --resume: {again}"
+    return f"interrupted before the first checkpoint: nothing can be resumed; this begins again: {again}"
 
 
 def add_rollout(parser: argparse.ArgumentParser) -> None:
@@ -164,13 +189,3 @@ def rollout(options: argparse.Namespace, rest: list[str]) -> int:
         parts = [f"wrote {options.out}: {summary['ledger/generated']:.0f} trajectories"]
         print("  ".join(parts + metrics_texts(summary)))
     return 0
-
-
-def executable_name() -> str:
-    """Return `rocstar` if PATH leads to this installation, else its path, quoted for a shell."""
-    script = Path(sys.executable).with_name("rocstar")
-    found = shutil.which("rocstar")
-    if not script.exists() or (found is not None and os.path.samefile(found, script)):
-        return "rocstar"
-    with_folder = script.is_relative_to(Path.cwd())
-    return shlex.quote(str(script.relative_to(Path.cwd()) if with_folder else script))

@@ -13,8 +13,9 @@ from rocstar.engine.types import TurnForm
 from rocstar.sandbox.types import Sandbox
 from rocstar.train.compose.setup import Setup
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.cold_start import build_from_nothing, run_cold_start
+from rocstar.train.learner.cold_start import build_tokenizer, run_cold_start
 from rocstar.train.learner.model_io import load_model, load_tokenizer
+from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.sharded_loading import load_learner
 from rocstar.train.learner.sharding import is_apart, shard
 from rocstar.train.learner.team import LearnerTeam
@@ -86,7 +87,8 @@ async def first_model(
         if setup.cold is not None:
             model, tokenizer = load_model(str(setup.cold), "float32"), load_tokenizer(str(setup.cold))
         else:
-            model, tokenizer = build_from_nothing(recipe, rows)
+            tokenizer = build_tokenizer(recipe, rows)
+            model = build_model(recipe.model.scratch, len(tokenizer), seed=recipe.run.seed)
         alone = World(rank=0, size=1)
         # The cold start learns in float32, whatever `model.sharding` asks of the later learner.
         shard(model, alone, ModelConfig(), tokens_per_microbatch=recipe.rl.tokens_per_microbatch)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,7 +22,7 @@ from rocstar.train.groups.from_rollouts import Records, VersionCounter
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.learner.world import Roles, World
-from rocstar.train.plan.preflight import check_run, loaded_tasks
+from rocstar.train.plan.preflight import Findings, check_start
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
 from rocstar.train.reading.view.report import write_report
@@ -36,10 +36,16 @@ if TYPE_CHECKING:
     from rocstar.train.serving.nodes import Start
 
 
-def checked(order: TrainOrder) -> TrainOrder | None:
-    """Return the order with the recipe of this node; None if the run is complete, which rank 0 prints."""
-    recipe = dated(order.recipe, former=order.run_dir if order.resume else order.rollouts)
-    message = complete(recipe, order.run_dir, live=order.rollouts is None) if order.resume else None
+def checked(order: TrainOrder) -> tuple[TrainOrder, Findings] | None:
+    """Return the order with the recipe of this node, and what its checks loaded.
+
+    None if the run is complete, which rank 0 prints. ConfigErrors for all that is missing.
+    """
+    recipe, is_live = (
+        dated(order.recipe, former=order.run_dir if order.resume else order.rollouts),
+        order.rollouts is None,
+    )
+    message = complete(recipe, order.run_dir, live=is_live) if order.resume else None
     if message:
         if os.environ.get("RANK", "0") == "0":
             print(message, file=sys.stderr)
@@ -48,21 +54,20 @@ def checked(order: TrainOrder) -> TrainOrder | None:
         return None
     if Roles.of().serves:
         recipe = recipe_of_serving_node(recipe, torch.cuda.device_count())
-    return replace(order, recipe=recipe)
-
-
-def check_here(order: TrainOrder) -> list[dict[str, Any]]:
-    """Check recipe and node of a run that rolls out. Return the conversations of its cold start."""
-    if order.rollouts is not None:
-        return []
-    if not Roles.of().serves:
-        hide_servers(order.recipe.engine)
-    return check_run(order.recipe, order.run_dir, resume=order.resume, built_in=load_tasks_of)
+    elif is_live:
+        hide_servers(recipe.engine)
+    check = partial(check_start, resume=order.resume, rollouts=order.rollouts, built_in=load_tasks_of)
+    with StatusLine(), working("checking the recipe and its data"):
+        found = check(recipe, order.run_dir)
+    found.refuse()
+    for line in found.tasks.unreadable if found.tasks else ():
+        print(line, file=sys.stderr)
+    return replace(order, recipe=recipe, callbacks=(*found.callbacks, *order.callbacks)), found
 
 
 @contextlib.contextmanager
-def begin_run(order: TrainOrder, world: World, conversations: list[dict[str, Any]]) -> Iterator[Begun]:
-    """Load the data and claim the folder for the block; write the report after it.
+def begin_run(order: TrainOrder, world: World, found: Findings) -> Iterator[Begun]:
+    """Claim the folder for the block; write the report after it. `found`: from `checked`.
 
     The other ranks hear that there is no run unless the block sent them the start message.
     """
@@ -75,12 +80,11 @@ def begin_run(order: TrainOrder, world: World, conversations: list[dict[str, Any
 
     recipe, run_dir = order.recipe, order.run_dir
     try:
-        if order.rollouts is None:
-            tasks = loaded_tasks(recipe, built_in=load_tasks_of, conversations=conversations)
-            build = partial(open_live, tasks=tasks)
+        if found.records is not None:
+            recipe, build = found.records.recipe, partial(_open_recorded, records=found.records)
         else:
-            records = Records.open(order.rollouts, recipe, run_dir)
-            recipe, build = records.recipe, partial(_open_recorded, records=records)
+            assert found.tasks is not None
+            build = partial(open_live, tasks=found.tasks)
         with claim(run_dir, resume=order.resume):
             try:
                 saved = checkpoint.latest(run_dir) if order.resume else None

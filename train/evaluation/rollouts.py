@@ -26,7 +26,7 @@ from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import LiveGroups
-from rocstar.train.plan.preflight import loaded_tasks
+from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -107,7 +107,7 @@ def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     if not recipe.stages:
         raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
     alone = recipe.model_copy(update={"sft": SftConfig(steps=0)})  # its data are not needed here
-    return recipe.stages[0], loaded_tasks(alone, built_in=load_tasks_of).stages[0]
+    return recipe.stages[0], load_all_tasks(alone, built_in=load_tasks_of).stages[0]
 
 
 async def _all_steps(

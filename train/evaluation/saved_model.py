@@ -54,7 +54,7 @@ from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.token_scores import TokenScores as TokenScores
 from rocstar.train.learner.token_scores import token_scores
 from rocstar.train.learner.world import local_device
-from rocstar.train.plan.preflight import check_engine, check_sets, loaded_tasks
+from rocstar.train.plan.preflight import Findings, check_sets, examine_engine, load_all_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
@@ -172,7 +172,7 @@ def _evaluation_into(
     if order.limit:
         limited = [config.model_copy(update={"limit": order.limit}) for config in recipe.eval]
         recipe = recipe.model_copy(update={"eval": limited})
-    tasks = loaded_tasks(recipe, model, built_in=load_tasks_of)
+    tasks = load_all_tasks(recipe, model, built_in=load_tasks_of)
     recipe = with_model(recipe, model)
     sets = evaluation_sets(recipe, tasks.heldout)
     check_room(recipe, max_positions(recipe))
@@ -244,7 +244,9 @@ async def open_engine_and_agent(
     set_threads(recipe.run.threads)
     tokenizer = load_tokenizer(path)
     chat = chat_format(recipe, tokenizer)
-    check_engine(recipe)
+    found = Findings()
+    examine_engine(recipe, found, learns=False)
+    found.refuse()
     with (
         deterministic_torch(recipe.engine.deterministic, local_device()),
         ThreadPoolExecutor(1, thread_name_prefix="device") as thread,

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from rocstar.engine.charts.drawing import format_value
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.recipe.errors import ConfigError
 
 NONE = "–"
@@ -228,9 +229,8 @@ def read_results(path: Path) -> Results:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Results)
     except msgspec.DecodeError as error:
-        raise ConfigError(
-            f"{str(path)!r} is damaged: {error}. `rocstar eval --rescore` writes it again."
-        ) from None
+        again = shell_command("eval", "--rescore", path.parent)
+        raise ConfigError(f"{str(path)!r} is damaged: {error}. `{again}` writes it again.") from None
 
 
 def detectable(interval: Bounds | None) -> float | None:

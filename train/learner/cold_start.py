@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.chat.boundaries import Rendering
 from rocstar.engine.chat.chat import ChatFormat, load_template
@@ -18,7 +18,8 @@ from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.batch import pack
 from rocstar.train.learner.checkpoint import load_progress, source_kind
 from rocstar.train.learner.checkpoint_writer import Order
-from rocstar.train.learner.scratch import build_model, digit_token_ids, train_tokenizer
+from rocstar.train.learner.model_io import load_tokenizer
+from rocstar.train.learner.scratch import digit_token_ids, train_tokenizer
 from rocstar.train.learner.settings import cold_start_optimizer
 from rocstar.train.learner.sft import Conversation, batches, examples, tokenise
 from rocstar.train.learner.team import LearnerTeam
@@ -27,25 +28,29 @@ from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import cold_start_of
-from rocstar.train.tasks.chat_format import conversation_format, scratch_template
+from rocstar.train.tasks.chat_format import chat_format, conversation_format, scratch_template
 from rocstar.train.tasks.tools import tool_box
 
 TOKENIZER_ROWS = 4000
 """Conversations the tokenizer learns from; more change little."""
 
 
-def build_from_nothing(
-    recipe: Recipe, rows: Sequence[dict[str, Any]]
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A tokenizer trained on the conversations and a Qwen3 with random weights."""
+def build_tokenizer(recipe: Recipe, rows: Sequence[dict[str, Any]]) -> PreTrainedTokenizerBase:
+    """Return a tokenizer trained on the conversations."""
     template = load_template(scratch_template(recipe), None)
     tools = tool_box(recipe).schemas
     render = Rendering(template, date=recipe.model.date)
     texts = (render(row["messages"], tools) for row in rows[:TOKENIZER_ROWS])
-    scratch = recipe.model.scratch
     with working("training a tokenizer"):
-        tokenizer = train_tokenizer(texts, vocab_size=scratch.vocab_size, template=template)
-    return build_model(scratch, len(tokenizer), seed=recipe.run.seed), tokenizer
+        return train_tokenizer(texts, vocab_size=recipe.model.scratch.vocab_size, template=template)
+
+
+def encode_rows(recipe: Recipe, rows: Sequence[dict[str, Any]]) -> None:
+    """Encode the conversations as the cold start does. ConfigError if one cannot be encoded, or none fits."""
+    path = recipe.model.path
+    tokenizer = build_tokenizer(recipe, rows) if path == "scratch" else load_tokenizer(path)
+    shown = conversation_format(recipe, chat_format(recipe, tokenizer))
+    tokenise(rows, shown, max_tokens=recipe.sft.max_tokens)
 
 
 async def run_cold_start(

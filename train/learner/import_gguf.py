@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from rocstar.engine.inference.weights import let_readers_in
 from rocstar.sandbox.command_line import CommandParser, format_error
+from rocstar.sandbox.extras import pip_command
 from rocstar.train.recipe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -106,12 +107,12 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A savable bfloat16 model and its tokenizer."""
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
-            raise ConfigError(f"reading GGUF needs the package {package}; run: pip install {package}")
+            raise ConfigError(f"reading GGUF needs the package {package}; run: {pip_command(package)}")
     found = importlib.metadata.version("transformers")
     if tuple(int(number) for number in found.split(".")[:2]) < TRANSFORMERS:
         raise ConfigError(
             f"reading GGUF needs transformers {'.'.join(map(str, TRANSFORMERS))} or newer, and {found} is "
-            "installed, which gives some texts other tokens; run: pip install --upgrade 'rocstar[gguf]'"
+            f"installed, which gives some texts other tokens; run: {pip_command('--upgrade', 'transformers')}"
         )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

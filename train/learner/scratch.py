@@ -108,12 +108,11 @@ def build_model(scratch: ScratchConfig, vocab_size: int, *, seed: int) -> Qwen3F
     """A float32 Qwen3 whose weights depend on the arguments alone; the global generator is left as it was.
 
     Normal with std 0.02; the projections back into the residual stream are scaled by 1 / sqrt(2 layers),
-    so that its variance does not grow with depth (GPT-2). Embeddings are tied. Raises ConfigError.
+    so that its variance does not grow with depth (GPT-2). Embeddings are tied.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    _check(scratch)
     config = Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=scratch.hidden_size,
@@ -143,16 +142,3 @@ def build_model(scratch: ScratchConfig, vocab_size: int, *, seed: int) -> Qwen3F
             into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
             parameter.normal_(0.0, residual_std if into_residual else _INITIAL_STD, generator=generator)
     return model
-
-
-def _check(scratch: ScratchConfig) -> None:
-    if scratch.hidden_size % (2 * scratch.num_heads):
-        raise ConfigError(
-            f"model.scratch.hidden_size = {scratch.hidden_size} does not split into {scratch.num_heads} "
-            f"heads of even size; make it a multiple of {2 * scratch.num_heads}"
-        )
-    if scratch.num_heads % scratch.num_kv_heads:
-        raise ConfigError(
-            f"model.scratch.num_heads = {scratch.num_heads} is no multiple of num_kv_heads = "
-            f"{scratch.num_kv_heads}; each key/value head serves the same number of query heads"
-        )

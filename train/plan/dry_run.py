@@ -1,85 +1,104 @@
-"""`--dry-run`: the recipe, the plan, and all that is missing for it. Nothing is built, written or fetched."""
+"""`--dry-run`: the plan of a run, and all that is missing for it. Nothing is built, written or downloaded."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner.model_io import chosen_model
 from rocstar.train.plan.plan import Machines, describe_plan
-from rocstar.train.plan.preflight import (
-    Findings,
-    LoadSet,
-    check_dry_run,
-    check_lora,
-    check_sets,
-    examine_directory,
-)
+from rocstar.train.plan.preflight import Findings, LoadSet, check_sets, check_start
 from rocstar.train.plan.prompts import dated
+from rocstar.train.plan.resume import complete
 from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.serving.agent import open_sandbox
 
 Rehearse = Callable[[Recipe, Machines], Any]
 """Rehearses the learner; implemented in train/rehearsal, a higher layer, with its report as the result."""
-HOW_TO_REHEARSE = "to rehearse the learner's memory on a GPU of M GiB:  --dry-run --gpu-memory-gb M"
 
 
 def dry_run_of_training(
     recipe: Recipe,
-    name: str,
+    words: Sequence[str],
     run_dir: Path,
     *,
     world: str | None,
     resume: bool = False,
     rollouts: Path | None = None,
+    shows_recipe: bool = False,
     as_json: bool = False,
     built_in: LoadSet,
     learner: Rehearse | None = None,
 ) -> int:
-    """Print recipe, plan and facts that cannot be checked here. Raise ConfigError for missing requirements.
+    """Print the plan, the facts that cannot be checked here, and the verdict. ConfigErrors if it is missing.
 
-    `world`: NODESxGPUS of other machines, +NODESxGPUS of those that only serve; None: this one, or
-    torchrun's. As JSON, problems are in the object, and the exit code, 0 or 2, is returned. `learner`
-    rehearses the learner, and may refuse.
+    Args:
+        recipe: the recipe to run.
+        words: the arguments that start the run: verb, recipe, options.
+        run_dir: the run's folder.
+        world: NODESxGPUS of other machines, +NODESxGPUS of those that only serve; None: this one, or
+            torchrun's.
+        resume: the run in the folder goes on.
+        rollouts: the records that it learns from.
+        shows_recipe: print the recipe, too, as TOML with the other lines as comments.
+        as_json: print one object with the problems, and return 0 or 2.
+        built_in: reads a built-in set.
+        learner: rehearses the learner, and may refuse.
     """
     machines = Machines.parse(world)
     elsewhere = world is not None
     recipe = dated(recipe, former=run_dir if resume else rollouts, fetches=False)
-    if rollouts is None:
-        found = check_dry_run(
-            recipe, run_dir, resume=resume, elsewhere=elsewhere, nodes=machines.all_nodes, built_in=built_in
-        )
-    else:
-        found = Findings()
-        examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
-        found.collect(lambda: Records.open(rollouts, recipe, run_dir))
+    found = Findings()
+    done = found.collect(lambda: complete(recipe, run_dir, live=rollouts is None)) if resume else None
+    if done is not None:
+        print(json.dumps({"ok": True, "verdict": done}) if as_json else done)
+        return 0
+    checks = partial(check_start, resume=resume, rollouts=rollouts, elsewhere=elsewhere, built_in=built_in)
+    if not found.problems:  # a start ends with these alone
+        found = checks(recipe, run_dir, dry=True, nodes=machines.all_nodes)
     machines = found.collect(lambda: Machines.parse(world, recipe.engine)) or machines
-    found.collect(lambda: check_lora(recipe, machines.all_nodes))
-    plan = found.collect(lambda: describe_plan(recipe, name, machines)) or ""
+    plan = found.collect(lambda: describe_plan(recipe, words, machines)) or []
     rehearsed = found.collect(lambda: learner(recipe, machines)) if learner else None
     if rehearsed is not None:
         found.problems += rehearsed.problems
+    if elsewhere:
+        found.unknown.append("tool.sandbox: programs of the policy, which are isolated on the other machines")
+    elif rollouts is None:
+        _try_sandbox(recipe, found)
     if as_json:
-        lines = [line.removeprefix("#").removeprefix(" ") for line in plan.splitlines()]
         more: dict[str, Any] = {
             "world": dataclasses.asdict(machines),
             "recipe": recipe.model_dump(mode="json"),
-            "plan": lines,
+            "plan": plan,
         }
         if learner is not None:
             more |= rehearsed.as_json() if rehearsed else {"peak_gib": None, "fits": False}
         return _as_json(found, **more)
-    print(to_toml(recipe))
-    print(plan)
-    for line in rehearsed.lines() if rehearsed else ([] if learner else [HOW_TO_REHEARSE]):
-        print(f"# {line}")
-    return _as_text(found)
+    plan += rehearsed.lines() if rehearsed else []
+    return _as_text(found, plan, to_toml(recipe) if shows_recipe else "")
+
+
+def _try_sandbox(recipe: Recipe, found: Findings) -> None:
+    """Open and close the sandbox, as a start does behind its checks."""
+
+    async def open_and_close() -> None:
+        async with open_sandbox(recipe):
+            pass
+
+    try:
+        if not found.problems:
+            asyncio.run(open_and_close())
+    except (ConfigError, TrainingStopped) as error:
+        found.problems.append(str(error))
 
 
 def dry_run_alone(
@@ -101,32 +120,31 @@ def dry_run_alone(
     if not found.problems:
         needed = {
             "sft": SftConfig(steps=0),
-            "run": recipe.run.model_copy(update={"callbacks": []}),
+            "run": recipe.run.model_copy(update={"callbacks": [], "trackers": []}),
             "stages": [] if evaluates else recipe.stages[:1],
             "model": recipe.model.model_copy(update={"path": path}),
         }
         recipe = dated(recipe.model_copy(update=needed), former=out, fetches=False)
-        seen = check_dry_run(recipe, None, built_in=built_in)
-        found.problems += seen.problems
-        found.unknown += seen.unknown
-        found.notes += seen.notes
+        found = check_start(recipe, None, dry=True, built_in=built_in)
+        _try_sandbox(recipe, found)
     if out is not None and not os.access(out.absolute().parent, os.W_OK | os.X_OK):
         found.problems.append(f"--out {str(out)!r}: its folder is missing or cannot be written; give another")
     return _as_json(found) if as_json else _as_text(found)
 
 
-def _as_text(found: Findings) -> int:
-    for line in found.notes:
-        print(f"# {line}")
-    for line in found.unknown:
-        print(f"# not checked: {line}")
+def _as_text(found: Findings, plan: Sequence[str] = (), recipe: str = "") -> int:
+    lines = [*plan, *found.notes, *(f"not checked: {line}" for line in found.unknown)]
+    if not found.problems:
+        lines.append(found.verdict)
+    print("\n".join(f"# {line}".rstrip() if recipe else line for line in lines))
+    if recipe:
+        print(f"\n{recipe}")
     found.refuse()
-    print("# nothing is missing")
     return 0
 
 
 def _as_json(found: Findings, **more: object) -> int:
     ok = not found.problems
     seen = {"problems": found.problems, "not_checked": found.unknown, "notes": found.notes}
-    print(json.dumps({"ok": ok, **seen, **more}))
+    print(json.dumps({"ok": ok, "verdict": found.verdict, **seen, **more}))
     return 0 if ok else 2

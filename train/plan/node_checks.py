@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.plan.node_facts import UNLIMITED, NodeFacts
 
 GIB = 1 << 30
@@ -72,7 +73,7 @@ def check_node(
             if facts.isolation is None
             else f"tier {facts.isolation}: {facts.isolation_why}",
             bad=Fitness.unfit if facts.isolation is None else None,
-            fix="rocstar sandbox doctor tells layer by layer",
+            fix=f"{shell_command('sandbox', 'doctor')} shows each layer",
         ),
         _verdict(
             "scratch",

@@ -73,7 +73,7 @@ def _needs(
     options: argparse.Namespace, fields: Sequence[str], gpus: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the run's requirements as arguments of `check_node`, and the number of learner ranks here."""
-    from rocstar.train.plan.preflight import Findings, check_disk, check_engine
+    from rocstar.train.plan.preflight import Findings, check_disk, examine_engine
     from rocstar.train.serving.placement import num_gpus_named, num_learner_gpus, recipe_of_serving_node
 
     if not options.node:
@@ -82,7 +82,7 @@ def _needs(
     found, ranks, named = Findings(), None, None
     here = found.collect(lambda: recipe_of_serving_node(recipe, gpus)) if options.serves else recipe
     if here is not None:
-        found.collect(lambda: check_engine(here, learns=True, nodes=options.nodes))
+        examine_engine(here, found, learns=True, nodes=options.nodes)
     found.collect(lambda: check_disk(recipe, options.output_dir or Path("runs") / recipe.run.name))
     if not options.serves:
         ranks = found.collect(lambda: num_learner_gpus(recipe.engine, gpus)) if gpus else 1

@@ -5,11 +5,14 @@ stages | the world: ranks and nodes | memory per rank, by arithmetic | GPUs of a
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rocstar.engine.progress.progress import format_bytes
 from rocstar.kernels import chunks
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.learner.model_size import ModelSize, measure
 from rocstar.train.learner.model_size import memory_row as row
 from rocstar.train.learner.world import Roles
@@ -24,6 +27,11 @@ from rocstar.train.serving.placement import (
 )
 
 PORT = 29500
+VARIABLES = (
+    *("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE"),
+    *("ROCSTAR_DATA_DIR", "ROCSTAR_SGLANG_PYTHON", "WANDB_MODE"),
+)
+"""Environment variables that change a run and are put before a printed command; none holds a secret."""
 MOST_OF_A_WORLD = 100_000
 """Nodes, or GPUs of one: more is a slip of the fingers, and a plan has a line for each."""
 
@@ -57,7 +65,7 @@ class Machines:
 
     @staticmethod
     def parse(text: str | None, engine: EngineConfig | None = None) -> Machines:
-        """`8x8`, or `3x8+5x8` of which the last five nodes only serve; for None what torchrun says, else one
+        """`8x8`, or `3x8+5x8` of which the last five nodes only serve; for None torchrun's, else one
         process.
 
         Args:
@@ -90,15 +98,20 @@ class Machines:
         )
 
 
-def describe_plan(recipe: Recipe, path: str, machines: Machines) -> str:
-    """The plan as comments of TOML, to be printed under the recipe."""
+def describe_plan(recipe: Recipe, words: Sequence[str], machines: Machines) -> list[str]:
+    """Return the lines of the plan; `words`: the arguments that start the run, as `launch_commands` takes."""
     size = measure(recipe.model, recipe.lora)
     memory = [f"memory: not known, for {size}"] if isinstance(size, str) else _learner(recipe, size, machines)
     ranks, ranks_per_node = machines.ranks, machines.ranks_per_node
     engine = backend_of(recipe).plan(recipe, size, ranks=ranks, ranks_per_node=ranks_per_node)
     engine += _serving(recipe, size, machines)
-    lines = [*_stages(recipe), "", *memory, *engine, "", *_launch(path, machines)]
-    return "\n".join(f"# {line}".rstrip() for line in lines)
+    commands = launch_commands(words, machines)
+    launch = [f"node {node}:  {command}" for node, command in enumerate(commands)]
+    launch += ["NODE0 is the name of node 0; the run directory and the model must be the same on all nodes"]
+    if len(commands) == 1:
+        launch = [f"start:  {commands[0]}", "for N GPUs, or several machines:  --dry-run --world NODESxN"]
+    launch.append("to rehearse the learner's memory on a GPU of M GiB:  --dry-run --gpu-memory-gb M")
+    return [line.rstrip() for line in (*_stages(recipe), "", *memory, *engine, "", *launch)]
 
 
 def _stages(recipe: Recipe) -> list[str]:
@@ -143,7 +156,7 @@ def _learner(recipe: Recipe, size: ModelSize, machines: Machines) -> list[str]:
     if recipe.model.head_dtype == "float32" and dtype < 4:
         row_bytes += 4 * size.vocabulary  # and their gradient in the model's type
     least, most = (format_bytes(rows * row_bytes) for rows in (chunks.LEAST_ROWS, chunks.MOST_ROWS))
-    text = f"{chunks.ROWS_CPU} rows on a CPU; on a GPU half of what is free then, and from {least} to {most}"
+    text = f"{chunks.ROWS_CPU} rows on a CPU; on a GPU half of the free memory, and from {least} to {most}"
     lines.append(row("logits", chunks.ROWS_CPU * row_bytes, text))
     if not size.adapters:
         lines.append(row("head", 4 * size.vocabulary * size.hidden, "its gradient, added up in float32"))
@@ -183,20 +196,18 @@ def _serving(recipe: Recipe, size: ModelSize | str, machines: Machines) -> list[
     return ["", f"node {first} to {last}, which only serve:", *(line for line in lines if line)]
 
 
-def _launch(path: str, machines: Machines) -> list[str]:
-    """One command per node."""
+def launch_commands(words: Sequence[str], machines: Machines) -> list[str]:
+    """Return the command that starts a run on each node; `words` are `train` or `sft`, recipe and options."""
     nodes, ranks = machines.all_nodes, machines.ranks_per_node
+    module = ["-m", "rocstar.train", *(words[1:] if words[0] == "train" else words)]
     if nodes == 1 and ranks == 1:
-        return [
-            "start:  " + f"rocstar train {path}",
-            "several ranks:  " + f"torchrun --standalone --nproc-per-node=N -m rocstar.train {path}",
-        ]
+        return [shell_command(*words, variables=VARIABLES)]
     if nodes == 1:
-        return ["start:  " + f"torchrun --standalone --nproc-per-node={ranks} -m rocstar.train {path}"]
-    learn = f"--nproc-per-node={ranks}"
-    each = [learn] * machines.nodes + ["--nproc-per-node=1 --role=server"] * machines.serving_nodes
-    address = f"--master-addr=NODE0 --master-port={PORT}"
-    return [
-        f"node {node}:  torchrun --nnodes={nodes} {kind} {address} --node-rank={node} -m rocstar.train {path}"
-        for node, kind in enumerate(each)
-    ] + ["NODE0 is the name of node 0; the run directory and the model must be the same on all nodes"]
+        launcher = [["--standalone", f"--nproc-per-node={ranks}"]]
+    else:
+        each = [[f"--nproc-per-node={ranks}"]] * machines.nodes
+        each += [["--nproc-per-node=1", "--role=server"]] * machines.serving_nodes
+        host, port = os.environ.get("MASTER_ADDR", "NODE0"), os.environ.get("MASTER_PORT", PORT)
+        shared = [f"--nnodes={nodes}", f"--master-addr={host}", f"--master-port={port}"]
+        launcher = [[*shared, *kind, f"--node-rank={node}"] for node, kind in enumerate(each)]
+    return [shell_command(*one, *module, program="torchrun", variables=VARIABLES) for one in launcher]

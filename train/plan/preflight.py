@@ -1,8 +1,12 @@
-"""Everything that can be wrong with a recipe is found here, before any work and before a file is written."""
+"""The checks of a run, before any work and before a file is written: one list for `--dry-run` and the start.
+
+A check ends in one of three verdicts: ready, missing (exit code 2), or could not be checked.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,8 +22,10 @@ from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.groups.advantages import check_advantage
+from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import hub
 from rocstar.train.learner.checkpoint import checkpoint_bytes
+from rocstar.train.learner.cold_start import encode_rows
 from rocstar.train.learner.hub import Unreachable
 from rocstar.train.learner.model_io import (
     check_can_load,
@@ -36,14 +42,16 @@ from rocstar.train.learner.scratch import MAX_POSITIONS
 from rocstar.train.learner.sft import read_conversations
 from rocstar.train.plan.plan import Machines
 from rocstar.train.plan.prompts import PromptCheck
+from rocstar.train.recipe import own_code
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.reward_config import RewardConfig
+from rocstar.train.record.callbacks import Callback
 from rocstar.train.record.learned_questions import Learned, Question
-from rocstar.train.record.listening import check_callbacks
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
+from rocstar.train.record.trackers import check_tracker
 from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
 from rocstar.train.serving.backend import backend_of, check_backend
 from rocstar.train.tasks.chat_format import chat_format, check_scratch, conversation_format
@@ -103,9 +111,13 @@ class Findings:
     notes: list[str] = field(default_factory=list)
     """Counts of the data, a line each."""
     has_template: bool = True
-    """Whether it can be seen here how a conversation is put in words."""
-    conversations: list[dict[str, Any]] = field(default_factory=list)
-    """Those of sft.data, where they could be read."""
+    """True if the chat template can be read here."""
+    tasks: Tasks | None = None
+    """Those that are on this machine, on rank 0; None of a run that learns from records."""
+    records: Records | None = None
+    """The records of a run that learns from records, on rank 0."""
+    callbacks: list[Callback] = field(default_factory=list)
+    """Those of run.callbacks, on rank 0."""
 
     def collect(self, look: Callable[[], T]) -> T | None:
         """Return the result of `look`; None after an error, which is noted."""
@@ -118,58 +130,67 @@ class Findings:
         self.problems += [problem for problem in found if problem not in self.problems]
         return None
 
+    @property
+    def verdict(self) -> str:
+        """The verdict in one line."""
+        if self.problems:
+            return f"missing: {len(self.problems)}"
+        if not self.unknown:
+            return "ready: nothing is missing"
+        names = ", ".join(re.split(r" = |: | '", line)[0] for line in self.unknown)
+        return f"ready: nothing is missing; {len(self.unknown)} could not be checked: {names}"
+
     def refuse(self) -> None:
         """Raise the noted problems as one error."""
-        if len(self.problems) == 1:
-            raise ConfigError(self.problems[0])
         if self.problems:
             raise ConfigErrors(self.problems)
 
 
-def load_all_tasks(
-    recipe: Recipe,
-    model: str | None = None,
-    *,
-    has_template: bool = True,
-    built_in: LoadSet = nobody_loads,
-    conversations: list[dict[str, Any]] | None = None,
-) -> Tasks:
+def load_all_tasks(recipe: Recipe, model: str | None = None, *, built_in: LoadSet = nobody_loads) -> Tasks:
     """Load every data source; no RL task is a held-out one. ConfigErrors for all that cannot be used.
 
-    `model`: the one that will see them, if it is not the recipe's; without its template rows are only read.
-    `conversations`: those of sft.data, if they were read already.
+    Standard error gets the answers that the judge cannot read. `model`: the one that reads the prompts, if it
+    is not the recipe's.
     """
     found = Findings()
-    shown = PromptCheck(recipe, model) if has_template else None
-    loaded, heldout = _load_sources(recipe, shown, found, built_in)
-    rows = conversations or found.collect(partial(_conversations_of, recipe)) or []
+    with StatusLine(), working("loading the tasks"):
+        rows = found.collect(partial(_conversations_of, recipe)) or []
+        tasks = _load_tasks(recipe, PromptCheck(recipe, model), found, built_in, rows)
     found.refuse()
-    return _without_eval_questions(recipe, loaded, heldout, rows, found.notes)
+    assert tasks is not None
+    for line in tasks.unreadable:
+        print(line, file=sys.stderr)
+    return tasks
 
 
-def _load_sources(
+def _load_tasks(
     recipe: Recipe,
     shown: PromptCheck | None,
     found: Findings,
     built_in: LoadSet,
+    rows: list[dict[str, Any]],
     absent: Collection[str] = (),
-) -> tuple[dict[str, list[Task]], dict[str, list[Task]]]:
-    """Load the tasks of each field, and those of each evaluation set by label; note the errors.
+) -> Tasks | None:
+    """Load the tasks of the stages, demonstrations and sets; note the errors, and return None after one.
 
-    The fields in `absent` are not on this machine, and have no tasks.
+    The fields in `absent` are not on this machine, and have no tasks. `rows`: the conversations of sft.data.
     """
+    before, unreadable = len(found.problems), list[str]()
     loaded = {
-        name: found.collect(partial(_load_read, name, config, shown, recipe.reward, found)) or []
+        name: found.collect(partial(_load_read, name, config, shown, recipe.reward, unreadable)) or []
         for name, config in data_sources(recipe)
         if name not in absent
     }
     heldout = {
-        config.label: (found.collect(partial(_load_set, k, config, built_in)) or [])
+        config.label: (found.collect(partial(load_heldout, k, config, built_in)) or [])
         if config.set and f"eval.{k}.set" not in absent
         else loaded.get(f"eval.{k}.data", [])
         for k, config in enumerate(recipe.eval)
     }
-    return loaded, heldout
+    if len(found.problems) > before:
+        found.notes += unreadable
+        return None
+    return found.collect(lambda: _without_eval_questions(recipe, loaded, heldout, rows, unreadable))
 
 
 def _without_eval_questions(
@@ -184,19 +205,23 @@ def _without_eval_questions(
     left_out = list[str]()
 
     def kept(name: str, tasks: list[Task], held: EvalQuestions) -> list[Task]:
-        rest, questions, note = _without_held_out(name, tasks, held)
-        in_tasks.update(questions)
-        notes.append(note)
-        left_out.extend([note] if len(rest) < len(tasks) else [])
+        if not tasks:  # its source is not on this machine
+            return tasks
+        found = held.of_tasks(tasks)
+        rest = [task for task, questions in zip(tasks, found, strict=True) if not questions]
+        in_tasks.update(question for questions in found for question in questions)
+        cut = len(tasks) - len(rest)
+        notes.append(f"{name}: {cut:,} of {len(tasks):,} tasks are questions of eval, and left out")
+        left_out.extend(notes[-1:] if cut else [])
         return rest
 
     stages: list[list[Task]] = []
     for k, stage in enumerate(recipe.stages):
-        tasks = loaded.get(f"stages.{k}.data")
-        stages.append(stages[-1] if tasks is None else kept(f"stages.{k}.data", tasks, held))
-        if not stages[-1]:
+        tasks = loaded.get(f"stages.{k}.data", [])
+        stages.append(kept(f"stages.{k}.data", tasks, held) if stage.data else stages[-1])
+        if tasks and not stages[-1]:
             raise ConfigError(
-                f"stage {stage.name!r}: all {len(tasks or ())} tasks of its data are also in eval "
+                f"stage {stage.name!r}: all {len(tasks)} tasks of its data are also in eval "
                 f"({', '.join(heldout)}); give one of them another source, split or seed"
             )
     shown = loaded.get("sft.demonstration_tasks", [])
@@ -222,16 +247,6 @@ def _without_eval_questions(
     )
 
 
-def _without_held_out(
-    name: str, tasks: list[Task], held: EvalQuestions
-) -> tuple[list[Task], set[Question], str]:
-    """The tasks that no set asks, the questions that the others are, and a line that counts them."""
-    found = held.of_tasks(tasks)
-    rest = [task for task, questions in zip(tasks, found, strict=True) if not questions]
-    note = f"{name}: {len(tasks) - len(rest):,} of {len(tasks):,} tasks are questions of eval, and left out"
-    return rest, {question for questions in found for question in questions}, note
-
-
 def _conversations_of(recipe: Recipe) -> list[dict[str, Any]]:
     """The rows of sft.data; none of a cold start of demonstrations, or of a recipe without one."""
     sft = recipe.sft
@@ -239,29 +254,10 @@ def _conversations_of(recipe: Recipe) -> list[dict[str, Any]]:
     return read_conversations(Path(sft.data), sft.tools) if reads else []
 
 
-def loaded_tasks(
-    recipe: Recipe,
-    model: str | None = None,
-    *,
-    built_in: LoadSet,
-    conversations: list[dict[str, Any]] | None = None,
-) -> Tasks:
-    """The same for a run; on standard error the answers that the judge cannot read."""
-    with StatusLine(), working("loading the tasks"):
-        tasks = load_all_tasks(recipe, model, built_in=built_in, conversations=conversations)
-    for line in tasks.unreadable:
-        print(line, file=sys.stderr)
-    return tasks
-
-
 def load_heldout(k: int, config: EvalConfig, built_in: LoadSet) -> list[Task]:
-    """The tasks of the k-th set alone, unseen by any template. ConfigError where they cannot be had."""
-    return (
-        _load_set(k, config, built_in) if config.data is None else _load(f"eval.{k}.data", config.data, None)
-    )
-
-
-def _load_set(k: int, config: EvalConfig, built_in: LoadSet) -> list[Task]:
+    """Return the tasks of the k-th set alone, unseen by any template. ConfigError if they cannot be read."""
+    if config.data is not None:
+        return _load(f"eval.{k}.data", config.data, None)
     try:
         return built_in(config)
     except ConfigError as error:
@@ -283,8 +279,7 @@ def data_sources(recipe: Recipe) -> Iterator[tuple[str, DataConfig]]:
 
 def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task]:
     try:
-        if hub_name(config) is not None:
-            _check_hub_data(config)
+        _check_hub_data(config)
         tasks = interleave_by_source(
             load_tasks(config, base=Path.cwd(), **({"check": shown.task} if shown else {}))
         )
@@ -300,7 +295,7 @@ def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task
 
 
 def _load_read(
-    name: str, config: DataConfig, shown: PromptCheck | None, reward: RewardConfig, found: Findings
+    name: str, config: DataConfig, shown: PromptCheck | None, reward: RewardConfig, notes: list[str]
 ) -> list[Task]:
     """Load a source whose answers are read by the judge's grammar where that judge is the reward.
 
@@ -322,7 +317,7 @@ def _load_read(
             f"{note}; more than max_unreadable = {config.max_unreadable:g} of the source: set answer to "
             "a field that holds the bare answer, clean the data, or raise max_unreadable"
         )
-    found.notes.append(note)
+    notes.append(note)
     return tasks
 
 
@@ -345,99 +340,88 @@ def _check_hub_data(config: DataConfig) -> None:
         )
 
 
-def check_run(
-    recipe: Recipe,
-    run_dir: Path | None = None,
-    *,
-    resume: bool = False,
-    built_in: LoadSet = nobody_loads,
-) -> list[dict[str, Any]]:
-    """Check all that can be checked before any work; return the conversations read for it. Raise ConfigError
-    with all problems, before anything is written.
-
-    Every rank calls it. Only rank 0 checks the run's folder and, after another problem, the data, because it
-    loads the data next.
-    """
-    found = examine_recipe(recipe)
-    found.collect(lambda: check_lora(recipe, Machines.parse(None).all_nodes))
-    if run_dir is not None and os.environ.get("RANK", "0") == "0":
-        examine_directory(recipe, run_dir, found, resume=resume)
-        if found.problems:
-            found.collect(partial(_load_here, recipe, found, built_in))
-    found.refuse()
-    return found.conversations
-
-
-def _load_here(recipe: Recipe, found: Findings, built_in: LoadSet) -> Tasks:
-    return load_all_tasks(
-        recipe, has_template=found.has_template, built_in=built_in, conversations=found.conversations
-    )
-
-
-def check_dry_run(
+def check_start(
     recipe: Recipe,
     run_dir: Path | None,
     *,
     resume: bool = False,
+    rollouts: Path | None = None,
+    dry: bool = False,
     elsewhere: bool = False,
     nodes: int | None = None,
     built_in: LoadSet = nobody_loads,
 ) -> Findings:
-    """Check the requirements of a run, for `--dry-run`; without `run_dir`, those of a fixed policy.
+    """Run every check of a run, and return the findings and the loaded data. Nothing is written.
 
-    `elsewhere`: it will run on other machines. nodes: their number; None: torchrun's.
+    Every rank calls it. Rank 0 alone checks trackers, callbacks, data and the run's folder.
+
+    Args:
+        recipe: the recipe to run.
+        run_dir: the run's folder; None: a fixed policy, which does not learn.
+        resume: the run in the folder goes on.
+        rollouts: the records that it learns from; nothing is rolled out.
+        dry: nothing is downloaded; facts that only a download shows are in `unknown`.
+        elsewhere: the run will be on other machines than this.
+        nodes: number of nodes; None: torchrun's.
+        built_in: reads a built-in set.
     """
-    found = examine_recipe(recipe, learns=run_dir is not None, elsewhere=elsewhere, nodes=nodes, dry=True)
+    found = Findings()
+    nodes = nodes or Machines.parse(None).all_nodes
+    if rollouts is None:
+        _examine_policy(recipe, found, learns=run_dir is not None, elsewhere=elsewhere, nodes=nodes, dry=dry)
+    found.collect(lambda: check_lora(recipe, nodes))
+    if os.environ.get("RANK", "0") != "0":
+        return found
+    for name in recipe.run.trackers:
+        found.unknown += found.collect(partial(check_tracker, name)) or []
+    for k, config in enumerate(recipe.run.callbacks):
+        place = f"run.callbacks.{k}.kind"
+        made = found.collect(partial(own_code.make, config.kind, config.args, Callback, field=place))
+        found.callbacks += [made] if made else []
     if run_dir is not None:
-        examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
-    absent: list[str] = []
-    for name, config in data_sources(recipe):
-        if hub_name(config) is None:
-            continue
-        absent.append(name)
+        _examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
+    if rollouts is None:
+        _examine_data(recipe, found, built_in, dry=dry)
+    elif run_dir is not None:
+        found.records = found.collect(lambda: Records.open(rollouts, recipe, run_dir))
+    return found
+
+
+def _examine_data(recipe: Recipe, found: Findings, built_in: LoadSet, *, dry: bool) -> None:
+    """Read the conversations and the tasks; those of the hub are not downloaded by a dry run."""
+    rows = found.collect(partial(_conversations_of, recipe)) or []
+    if rows and (found.has_template or (recipe.sft.template or recipe.model.template) != "model"):
+        prompts = PromptCheck(recipe)
+        found.notes += found.collect(lambda: prompts.conversations(rows)) or []
+        if dry and found.has_template and not found.problems:  # a run encodes them in its cold start
+            found.collect(lambda: encode_rows(recipe, rows))
+    absent = _examine_downloads(recipe, found) if dry else []
+    shown = PromptCheck(recipe) if found.has_template else None
+    tasks = found.tasks = _load_tasks(recipe, shown, found, built_in, rows, absent)
+    found.notes += [*tasks.unreadable, *tasks.notes] if tasks else []
+
+
+def _examine_downloads(recipe: Recipe, found: Findings) -> list[str]:
+    """Return the fields whose rows a start downloads; note those that the hub does not have."""
+    absent = [(name, config) for name, config in data_sources(recipe) if hub_name(config) is not None]
+    for name, config in absent:
         try:
             found.collect(partial(_check_hub_data, config))
             found.unknown.append(f"{name} = {config.source!r}: its rows, which are read when the run starts")
         except Unreachable as error:
             found.unknown.append(f"{name} = {config.source!r}: the hub cannot be asked ({error})")
-    for k, chosen in enumerate(recipe.eval):
-        if chosen.set and not chosen.path:
-            absent.append(f"eval.{k}.set")
-            found.unknown.append(
-                f"eval.{k}.set = {chosen.set!r}: its rows, which are read when the run starts"
-            )
-    if not absent:
-        tasks = found.collect(partial(_load_here, recipe, found, built_in))
-        found.notes += [*tasks.unreadable, *tasks.notes] if tasks else []
-        return found
-    shown = PromptCheck(recipe) if found.has_template else None
-    loaded, heldout = _load_sources(recipe, shown, found, built_in, absent)
-    held = EvalQuestions(heldout)
-    stages = [(name, tasks) for name, tasks in loaded.items() if name.startswith("stages.") and tasks]
-    found.notes += [_without_held_out(name, tasks, held)[2] for name, tasks in stages]
-    return found
+    sets = {f"eval.{k}.set": one.set for k, one in enumerate(recipe.eval) if one.set and not one.path}
+    for name, value in sets.items():
+        found.unknown.append(f"{name} = {value!r}: its rows, which are read when the run starts")
+    return [*(name for name, _ in absent), *sets]
 
 
-def examine_recipe(
-    recipe: Recipe,
-    *,
-    learns: bool = True,
-    elsewhere: bool = False,
-    nodes: int | None = None,
-    dry: bool = False,
-) -> Findings:
-    """Model, tokenizer, template, conversations, engine and lengths. learns: it is to be trained."""
-    found, sft = Findings(), recipe.sft
+def _examine_policy(
+    recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool, nodes: int, dry: bool
+) -> None:
+    """Check model, tokenizer, template, engine, tools and lengths."""
     max_positions = found.collect(lambda: _examine_model(recipe, found, dry=dry))
-    rows = found.conversations = found.collect(partial(_conversations_of, recipe)) or []
-    if rows and (found.has_template or (sft.template or recipe.model.template) != "model"):
-        prompts = PromptCheck(recipe)
-        found.notes += found.collect(lambda: prompts.conversations(rows)) or []
-        if dry and not found.problems:  # a run reads the calls back when it encodes the rows
-            found.collect(lambda: prompts.calls(rows))
-    _examine_engine(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes)
-    if os.environ.get("RANK", "0") == "0":  # listeners run only on rank 0
-        found.collect(lambda: check_callbacks(recipe.run.callbacks))
+    examine_engine(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes)
     found.collect(lambda: tool_box(recipe))
     if recipe.tool.flavour not in (*FLAVOURS, "auto"):
         found.problems.append(
@@ -449,7 +433,6 @@ def examine_recipe(
                 f"stages.{k}.max_response_tokens = {stage.max_response_tokens} leaves no room for a prompt "
                 f"in the model's {max_positions} positions; lower it"
             )
-    return found
 
 
 def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
@@ -462,55 +445,44 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
             )
         found.collect(lambda: check_scratch(recipe))
         return MAX_POSITIONS
-    if not _is_here(recipe, found, dry=dry):
+    is_here = _is_here(recipe, found, dry=dry)
+    tokenizer = found.collect(lambda: load_tokenizer(model.path)) if is_here else None
+    if tokenizer is None:
+        found.has_template = False
         if model.template != "model":
             found.collect(lambda: check_scratch(recipe))  # the template alone, without the tokenizer
-        found.has_template = False
         return None
-    tokenizer = found.collect(lambda: load_tokenizer(model.path))
-    if tokenizer is not None:
-        chat = found.collect(lambda: chat_format(recipe, tokenizer))
-        if chat is not None and recipe.sft.steps:
-            found.collect(lambda: conversation_format(recipe, chat))
-    else:
-        found.has_template = False
-        if model.template != "model":
-            found.collect(lambda: check_scratch(recipe))
+    chat = found.collect(lambda: chat_format(recipe, tokenizer))
+    if chat is not None and recipe.sft.steps:
+        found.collect(lambda: conversation_format(recipe, chat))
     return load_max_positions(model.path)
 
 
 def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
-    """Whether the model's files can be looked at now. A run fetches them from the hub; a dry run does not."""
+    """Return True if the model is on this machine, or a start, which is not `dry`, downloads it."""
     path = recipe.model.path
-    before = len(found.problems)
-    found.collect(lambda: check_model_path(path) if dry else check_can_load(path))
-    if len(found.problems) > before:
-        return False
-    backend = found.collect(lambda: backend_of(recipe))
-    is_read = backend is None or backend.reads_weights
-    if is_read and Path(path).is_dir():
-        found.collect(lambda: checked_folder(path))
-        if len(found.problems) > before:
-            return False
-    if not dry or is_here(path):
-        return True
-    try:
+
+    def look() -> bool:
+        (check_model_path if dry else check_can_load)(path)
+        if Path(path).is_dir() and backend_of(recipe).reads_weights:
+            checked_folder(path)
+        if not dry or is_here(path):
+            return True
         check_on_hub(path)
+        found.unknown.append(f"{nowhere(path)}; the hub has it: tokenizer and template are read at the start")
+        return False
+
+    try:
+        return found.collect(look) or False
     except Unreachable as error:
         found.unknown.append(f"{nowhere(path)}, and the hub cannot be asked ({error})")
-    except ConfigError as error:
-        found.problems.append(str(error))
-    else:
-        found.unknown.append(
-            f"{nowhere(path)}; the hub has it, tokenizer and template are seen when the run starts"
-        )
-    return False
+        return False
 
 
-def examine_directory(
+def _examine_directory(
     recipe: Recipe, run_dir: Path, found: Findings, *, resume: bool, elsewhere: bool = False
 ) -> None:
-    """Whether a run could be written there."""
+    """Check that a run can be written there."""
     found.collect(lambda: check_claim(run_dir, resume=resume))
     if elsewhere:
         found.unknown.append(f"output directory {str(run_dir)!r}: its free space on the other machines")
@@ -565,22 +537,10 @@ def peak_checkpoints(recipe: Recipe) -> int:
     return min(len(steps), len({*kept, *steps[-config.keep_last - 1 :]}))
 
 
-def check_engine(recipe: Recipe, *, learns: bool = False, nodes: int | None = None) -> None:
-    """Check the requirements of engine, tools and reward on this node. Raise ConfigError; nothing is started.
-
-    Args:
-        recipe: the recipe to run.
-        learns: True if the policy is trained.
-        nodes: number of nodes; None: torchrun's.
-    """
-    found = Findings()
-    _examine_engine(recipe, found, learns=learns, nodes=nodes)
-    found.refuse()
-
-
-def _examine_engine(
+def examine_engine(
     recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool = False, nodes: int | None = None
 ) -> None:
+    """Check reward, advantage, engine and Redis on this node; `nodes` None: torchrun's."""
     found.collect(lambda: check_reward(recipe.reward))
     found.collect(lambda: check_advantage(recipe.rl.advantage))
     found.unknown += (

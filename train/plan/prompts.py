@@ -6,15 +6,12 @@ import datetime
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.chat.boundaries import ChatError, Rendering, find_boundaries, load_template, shows_date
-from rocstar.engine.chat.callforms import schemas_of
-from rocstar.engine.chat.chat import token_names, turn_form
-from rocstar.engine.chat.readback import check_read_back, turn_text
+from rocstar.engine.chat.boundaries import ChatError, Rendering, load_template, shows_date
+from rocstar.engine.chat.chat import token_names
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.types import Task
 from rocstar.train.learner.model_io import check_can_load, check_model_path, is_here, load_tokenizer
@@ -78,23 +75,6 @@ class PromptCheck:
             f"sft.max_contradicting = {sft.max_contradicting}: the cold start would unlearn what RL rewards; "
             "give the conversations an sft.template that demands no form, or answers in that form"
         )
-
-    def calls(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """ConfigError for a conversation of sft.data whose calls the policy's parser would not read back."""
-        recipe, own = self._recipe, tool_box(self._recipe).schemas
-        text = self._rendering("sft.template" if recipe.sft.template else "model.template")
-        found = find_boundaries(text, own, thinking=recipe.model.thinking)
-        form = replace(turn_form(text, own, found), skips_thoughts=recipe.model.thoughts == "skip")
-        for number, row in enumerate(rows, 1):
-            tools = row.get("tools") or own
-            for message in row["messages"]:
-                if not message.get("tool_calls"):
-                    continue
-                try:
-                    written = turn_text(text, message, tools, found)
-                    check_read_back(written, message["tool_calls"], form, schemas_of(tools))
-                except ChatError as error:
-                    raise ConfigError(f"{recipe.sft.data}, conversation {number}: {error}") from None
 
     def _refusal(self, error: ChatError, field: str = "model.template") -> str:
         return (

@@ -137,9 +137,8 @@ def complete(recipe: Recipe, run_dir: Path, *, live: bool) -> str | None:
     if not is_complete(recipe, run_dir, saved, live=live):
         return None
     steps = sum(stage.steps for stage in recipe.stages)
-    message = f"this run is complete: {steps} RL steps, the last checkpoint is {saved}; nothing was done"
-    more = ", and this changes nothing of it:\n" + show_changes(run_dir / CONFIG, found) if found else ""
-    return message + more
+    message = f"{str(run_dir)!r} is complete; nothing to do: {steps} RL steps, the last checkpoint is {saved}"
+    return message + (f"; not applied: {'; '.join(map(str, found))}" if found else "")
 
 
 def take_recipe(recipe: Recipe, run_dir: Path, saved: Path | None) -> str | None:

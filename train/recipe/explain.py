@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import tomllib
 from functools import cache
 from itertools import takewhile
@@ -26,9 +28,25 @@ def terms() -> list[dict[str, Any]]:
     return list(tomllib.loads(text)["term"])
 
 
-def explain(error: Any, model: type[BaseModel] = Recipe) -> str:
-    """Return a pydantic error as field, value, reason and fix."""
-    location, value = ".".join(str(part) for part in error["loc"]) or "recipe", error.get("input")
+_KINDS: Final = {
+    "float": "a number", "finite": "a finite number", "int": "a whole number", "bool": "true or false",
+    "string": "a text", "list": "a list", "dict": "a table", "model": "a table",
+}  # fmt: skip
+"""The expected kind of a value, by the first word of pydantic's type of error."""
+_BOUNDS: Final = {
+    "greater_than": "is not above {gt}", "greater_than_equal": "is below {ge}",
+    "less_than": "is not below {lt}", "less_than_equal": "is above {le}",
+}  # fmt: skip
+
+
+def explain(error: Any, model: type[BaseModel] = Recipe, *, is_option: bool = False) -> str:
+    """Return one pydantic error as field, value and reason, and for an unknown key the nearest one.
+
+    `is_option`: the field was set on the command line.
+    """
+    union = ("int", "float", "str", "bool")  # pydantic adds the types that it tried
+    parts = [str(part) for part in error["loc"] if part not in union and "[" not in str(part)]
+    location, value, kind = ".".join(parts) or "recipe", error.get("input"), error["type"]
     if error["type"] == "extra_forbidden":
         while len(error["loc"]) == 1 and isinstance(value, dict) and len(value) == 1:
             ((inner, value),) = value.items()
@@ -36,11 +54,19 @@ def explain(error: Any, model: type[BaseModel] = Recipe) -> str:
         return f"unknown key {location!r}; {find_meant(location, model, lists=True)}"
     if error["type"] == "missing":
         return f"{location} is missing"
-    shown = "" if isinstance(value, dict | list) or error["type"] == "value_error" else f" = {value!r}"
-    if error["type"] == "literal_error":
+    shown = "" if isinstance(value, dict | list) or kind == "value_error" else f" = {value!r}"
+    if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         return f"{location}{shown} is not known; {suggest(str(value), choices)}"
-    return f"{location}{shown}: {error['msg'].removeprefix('Value error, ')}"
+    wanted = _KINDS.get(kind.partition("_")[0])
+    reason = _BOUNDS.get(kind) or (f"is not {wanted}" if wanted else "")
+    if not reason:
+        return f"{location}{shown}: {error['msg'].removeprefix('Value error, ')}"
+    reason = reason.format(**error.get("ctx", {}))
+    if kind == "list_type" and shown:
+        one = json.dumps([value])
+        reason += f"; write --{location}={shlex.quote(one)}" if is_option else f"; write {location} = {one}"
+    return f"{location}{shown} {reason}"
 
 
 def find_meant(name: str, model: type[BaseModel] = Recipe, *, lists: bool = False) -> str:

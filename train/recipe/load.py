@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from rocstar.sandbox.command_line import closest
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.describe import find_fields
-from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.eval_config import listed
 from rocstar.train.recipe.explain import explain
-from rocstar.train.recipe.named_tasks import expand_names, resolve_names
+from rocstar.train.recipe.named_tasks import Place, expand_names, resolve_names
 from rocstar.train.recipe.paths import resolve_paths
 from rocstar.train.recipe.toml_file import read_toml
 
@@ -80,7 +80,7 @@ def _finished(raw: dict[str, Any], overrides: Sequence[str], *, folder: Path, wh
     expand_names(raw)
     overrides = [apply_override(raw, option) for option in overrides]
     resolve_paths(raw, folder, overrides)
-    return parse_recipe(raw, where=where)
+    return parse_recipe(raw, where=where, options=overrides)
 
 
 def shipped_recipes() -> list[str]:
@@ -88,13 +88,31 @@ def shipped_recipes() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
-def parse_recipe(raw: Mapping[str, Any], *, where: str) -> Recipe:
-    """Return the recipe of a table. Raise ConfigError with all errors; those of a named table once."""
+def parse_recipe(raw: Mapping[str, Any], *, where: str, options: Sequence[str] = ()) -> Recipe:
+    """Return the recipe of a table. Raise ConfigErrors with all errors; those of a named table once.
+
+    An error names the option that set its field, else the file, `where`.
+    """
     try:
         Recipe.model_validate({"tasks": raw.get("tasks", {})})
         return Recipe.model_validate(resolve_names(raw, where=where))
     except ValidationError as error:
-        raise ConfigError(f"{where}: " + "; ".join(map(explain, error.errors()))) from None
+        found: dict[str, list[str]] = {}
+        for one in error.errors():
+            origin, is_option = _origin(tuple(map(str, one["loc"])), where, options)
+            found.setdefault(origin, []).append(explain(one, is_option=is_option))
+        raise ConfigErrors([f"{origin}: {'; '.join(lines)}" for origin, lines in found.items()]) from None
+
+
+def _origin(location: Place, where: str, options: Sequence[str]) -> tuple[str, bool]:
+    """Return the option that set the field at `location`, and True; else the file with the options that set
+    parts of it, and False."""
+    places = {option: tuple(option.removeprefix("--").partition("=")[0].split(".")) for option in options}
+    for option, place in reversed(places.items()):
+        if location[: len(place)] == place:
+            return option, True
+    parts = [option for option, place in places.items() if place[: len(location)] == location]
+    return " with ".join([where, " ".join(parts)] if parts else [where]), False
 
 
 def apply_override(raw: dict[str, Any], option: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rocstar.train.recipe.section import Expert, Section, Unit
 
@@ -20,11 +20,27 @@ class ScratchConfig(Section):
     vocab_size: Expert[Annotated[int, Unit("tokens")]] = Field(
         900, ge=300, description="size of the vocabulary that the tokenizer learns"
     )
-    hidden_size: Expert[Dimensions] = Field(96, description="width of the residual stream")
-    num_layers: Expert[Annotated[int, Unit("layers")]] = Field(3, description="decoder layers")
-    num_heads: Expert[Heads] = Field(6, description="attention heads; they divide hidden_size")
-    num_kv_heads: Expert[Heads] = Field(3, description="heads of keys and values; they divide num_heads")
-    intermediate_size: Expert[Dimensions] = Field(192, description="width inside the MLP")
+    hidden_size: Expert[Dimensions] = Field(96, ge=1, description="width of the residual stream")
+    num_layers: Expert[Annotated[int, Unit("layers")]] = Field(3, ge=1, description="decoder layers")
+    num_heads: Expert[Heads] = Field(6, ge=1, description="attention heads; they divide hidden_size")
+    num_kv_heads: Expert[Heads] = Field(
+        3, ge=1, description="heads of keys and values; they divide num_heads"
+    )
+    intermediate_size: Expert[Dimensions] = Field(192, ge=1, description="width inside the MLP")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"hidden_size = {self.hidden_size} does not split into {self.num_heads} heads of even size; "
+                f"make it a multiple of {2 * self.num_heads}"
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads = {self.num_heads} is no multiple of num_kv_heads = {self.num_kv_heads}; each "
+                "key/value head serves the same number of query heads"
+            )
+        return self
 
 
 class ModelConfig(Section):

@@ -1,7 +1,7 @@
 """Code of a recipe's author: "module:Name", found beside the recipe or on sys.path.
 
-    recipe -- paths.code_at: beside the recipe --> "/folder/module.py:Name" -- load --> the class or function
-                             elsewhere --------> "module:Name" ---------------^
+    recipe -- paths.code_at: beside the recipe, or nowhere --> "/folder/module.py:Name" -- load --> the object
+                             on sys.path --------------------> "module:Name" --------------^
 
 The path is written out when the recipe is read, so a run's config.toml finds the code from anywhere.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from pathlib import Path
@@ -40,12 +41,16 @@ def load(spec: str, *, field: str, folder: Path | None = None) -> Any:
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except FileNotFoundError:
-        raise ConfigError(f"{setting}: the file {place!r} does not exist") from None
+        raise ConfigError(
+            f"{setting}: the file {place!r} does not exist, and sys.path has no module {Path(place).stem!r}; "
+            "modules are searched beside the recipe that names them, or in the current directory if the "
+            "command line does"
+        ) from None
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
             raise ConfigError(
-                f"{setting}: there is no module {place!r} beside the recipe or on sys.path; put "
-                f"{place.rpartition('.')[2]}.py into the recipe's folder, or its folder into PYTHONPATH"
+                f"{setting}: there is no module {place!r} on sys.path; put its folder into PYTHONPATH, or "
+                "write FILE.py:Name"
             ) from None
         raise ConfigError(f"{setting}: it needs a module {error.name!r} that is not installed") from None
     except (Exception, SystemExit) as error:  # user code runs at its import
@@ -59,6 +64,28 @@ def load(spec: str, *, field: str, folder: Path | None = None) -> Any:
         has = f"it defines {', '.join(sorted(own))}" if own else "it defines nothing"
         raise ConfigError(f"{setting}: the module has no {name!r}; {has}")
     return getattr(module, name)
+
+
+def make(spec: str, args: dict[str, Any], base: type, *, field: str) -> Any:
+    """Return an object of the class that `spec` names, made with `args`.
+
+    Raises:
+        ConfigError: there is no such class, it is no subclass of `base`, or it cannot be made with `args`.
+    """
+    found, setting = load(spec, field=field), f"{field} = {spec!r}"
+    if not (inspect.isclass(found) and base in inspect.getmro(found)):
+        raise ConfigError(f"{setting}: it is no subclass of {base.__module__}.{base.__qualname__}")
+    if missing := getattr(found, "__abstractmethods__", None):
+        raise ConfigError(f"{setting}: the class does not define {', '.join(sorted(missing))}")
+    try:
+        inspect.signature(found).bind(**args)
+    except TypeError as error:
+        problem = f"args = {args!r} do not fit: {error}; it takes {inspect.signature(found)}"
+        raise ConfigError(f"{setting}: {problem}") from None
+    try:
+        return found(**args)
+    except Exception as error:  # user code
+        raise ConfigError(f"{setting}: args = {args!r}: {described(error)}") from error
 
 
 def described(error: BaseException) -> str:

@@ -7,7 +7,9 @@ thing on this machine.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,10 +65,15 @@ def is_reference(value: str) -> bool:
 
 
 def code_at(spec: str, folder: Path) -> str:
-    """ "module:Name" as "/folder/module.py:Name" where the folder has such a file; else as it is."""
+    """Return "module:Name" as "/folder/module.py:Name", unless the module is found on sys.path alone.
+
+    A module that is nowhere gets the path as well: its error then says where it was searched.
+    """
     module, _, name = spec.rpartition(":")
     file = folder / (module if module.endswith(".py") else f"{module}.py")
     is_file = bool(module) and (module.endswith(".py") or file.is_file())
+    if not (is_file or not module or "." in module or module in sys.modules):
+        is_file = importlib.util.find_spec(module) is None
     return f"{os.path.abspath(file)}:{name}" if is_file else spec
 
 

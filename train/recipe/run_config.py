@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -26,8 +26,8 @@ class RunConfig(Section):
     threads: Expert[Annotated[int, Unit("threads")]] = Field(
         0, ge=0, description="torch threads of this process; 0 = its share of the machine's physical cores"
     )
-    trackers: list[str] = Field(
-        [], description="where metrics go besides metrics.jsonl: any of tensorboard, wandb, trackio"
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
+        [], description="where metrics go besides metrics.jsonl"
     )
     callbacks: list[CallbackConfig] = Field(
         [],

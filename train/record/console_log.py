@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.record.manifest import command_of_start, without_secrets
 from rocstar.train.record.run_directory import CONSOLE_LOG
 
 
@@ -47,8 +48,8 @@ class ConsoleLog:
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        name, arguments = Path(self._argv[0]).name if self._argv else "", self._argv[1:]
-        self.write(f"started: {' '.join([name, *arguments])} (process {os.getpid()})")
+        command = command_of_start({"command": without_secrets(self._argv)})
+        self.write(f"started: {command} (process {os.getpid()})")
         self._show_warning = warnings.showwarning
         warnings.showwarning = self._warn
         logging.getLogger("rocstar").addHandler(self._handler)

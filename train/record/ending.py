@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rocstar.sandbox.command_line import is_unread
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped, mark_mistake
-from rocstar.train.record.run_directory import cold_start_of, complete_checkpoints
 
 _NO_ROOM = {
     errno.ENOSPC: "the disk is full{}; free some space",
@@ -98,25 +96,6 @@ def of_system(error: OSError) -> str | None:
     unreached = error.errno == errno.ENAMETOOLONG or is_closed
     does = "read" if unread else "reach" if unreached else "write"
     return f"cannot {does} {path!r}: {error.strerror}; {_FIXES[error.errno]}"
-
-
-def run_interrupted(directory: Path, arguments: Sequence[str], *, resumes: bool) -> str:
-    """Return the state of a run after Ctrl-C, and the command that resumes it; "" on ranks other than 0."""
-    if os.environ.get("RANK", "0") != "0":
-        return ""
-    saved = complete_checkpoints(directory) or complete_checkpoints(cold_start_of(directory))
-    words = [*(word for word in arguments if word != "--resume"), "--resume"]
-    again = f"rocstar {shlex.join(words)}"
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        again = f"the torchrun command with -m rocstar.train {shlex.join(words[1:])}"
-    if not directory.exists():
-        return f"interrupted before anything was learned: nothing can be resumed, and {directory} was removed"
-    if not resumes:
-        left = f"the checkpoint {saved[-1]} is whole" if saved else "nothing can be resumed"
-        return f"interrupted; {left}, and {directory} keeps what was logged"
-    if saved:
-        return f"interrupted; the checkpoint {saved[-1]} is whole, go on with --resume: {again}"
-    return f"interrupted before the first checkpoint: nothing can be resumed; this begins again: {again}"
 
 
 def _one_line(message: str) -> str:

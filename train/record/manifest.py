@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml_file import to_toml
@@ -136,6 +138,15 @@ def describe(recipe: Recipe, *, world_size: int) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "gpus": [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())],
     }
+
+
+def command_of_start(start: Mapping[str, Any]) -> str:
+    """Return the command of a start for a shell, as this environment would start it again."""
+    words = [str(word) for word in start.get("command") or []]
+    name = Path(words[0]).name if words else ""
+    if name == "__main__.py":  # of torchrun, or `python -m rocstar.train`
+        return shell_command("-m", "rocstar.train", *words[1:], program="python")
+    return shell_command(*words[1:]) if name == "rocstar" else shlex.join(words)
 
 
 def versions() -> dict[str, str | None]:

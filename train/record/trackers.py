@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rocstar.sandbox.extras import pip_command
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.callbacks import Callback, How
 from rocstar.train.record.metrics import ROW_KEYS
@@ -20,8 +21,7 @@ PROJECT = "rocstar"
 class TensorBoardTracker(Callback):
     """Event files under the run directory, read by `tensorboard --logdir`."""
 
-    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
-        module = _package("torch.utils.tensorboard", extra="tensorboard")
+    def __init__(self, module: Any, run_dir: Path, config: Mapping[str, Any]) -> None:
         self._writer = module.SummaryWriter(log_dir=str(run_dir / "logs" / "tensorboard"))
 
     def on_step(self, row: Mapping[str, Any]) -> None:
@@ -41,15 +41,13 @@ class WandbTracker(Callback):
     `WANDB_MODE` decides; without it, an API key in `WANDB_API_KEY` means online.
     """
 
-    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
-        module = _package("wandb", extra="wandb")
-        default = "online" if os.environ.get("WANDB_API_KEY") else "offline"
+    def __init__(self, module: Any, run_dir: Path, config: Mapping[str, Any]) -> None:
         self._run = module.init(
             project=PROJECT,
             name=run_dir.name,
             dir=str(run_dir / "logs"),
             config=dict(config),
-            mode=os.environ.get("WANDB_MODE", default),
+            mode=_wandb_mode(),
         )
         # W&B's own step may only grow, but a resumed run repeats steps: the step is a metric like others.
         self._run.define_metric("*", step_metric="step")
@@ -66,9 +64,9 @@ class WandbTracker(Callback):
 class TrackioTracker(Callback):
     """Trackio: a local dashboard without an account."""
 
-    def __init__(self, run_dir: Path, config: Mapping[str, Any]) -> None:
-        self._module = _package("trackio", extra="trackio")
-        self._module.init(project=PROJECT, name=run_dir.name, config=dict(config), resume="allow")
+    def __init__(self, module: Any, run_dir: Path, config: Mapping[str, Any]) -> None:
+        self._module = module
+        module.init(project=PROJECT, name=run_dir.name, config=dict(config), resume="allow")
 
     def on_step(self, row: Mapping[str, Any]) -> None:
         self._module.log(_metrics(row), step=row["step"])
@@ -79,28 +77,38 @@ class TrackioTracker(Callback):
         self._module.finish()
 
 
-TRACKERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Callback]] = {
+TRACKERS: Mapping[str, Callable[[Any, Path, Mapping[str, Any]], Callback]] = {
     "tensorboard": TensorBoardTracker,
     "wandb": WandbTracker,
     "trackio": TrackioTracker,
 }
+"""Each takes its module, the run's folder, whose name is the run's, and the recipe."""
+
+
+def check_tracker(name: str) -> list[str]:
+    """Return the facts that only the start shows. ConfigError if the tracker's package is not installed."""
+    _package(name)
+    is_online = name == "wandb" and _wandb_mode() == "online"
+    return ["run.trackers = 'wandb': its server, which is asked when the run starts"] if is_online else []
 
 
 def make_tracker(name: str, *, run_dir: Path, config: Mapping[str, Any]) -> Callback:
-    """Return the tracker of this name for a run. ConfigError if there is none, or no package for it."""
-    if name not in TRACKERS:
-        raise ConfigError(f"run.trackers: unknown tracker {name!r}; the trackers are {', '.join(TRACKERS)}")
+    """Return the tracker of this name for a run. ConfigError if its package is not installed."""
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
-    return TRACKERS[name](run_dir, config)
+    return TRACKERS[name](_package(name), run_dir, config)
 
 
-def _package(module: str, *, extra: str) -> Any:
+def _wandb_mode() -> str:
+    return os.environ.get("WANDB_MODE", "online" if os.environ.get("WANDB_API_KEY") else "offline")
+
+
+def _package(name: str) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module("torch.utils.tensorboard" if name == "tensorboard" else name)
     except ImportError as error:
         raise ConfigError(
-            f"run.trackers: tracker {extra!r} needs a package that is not installed ({error}); "
-            f"install it with: pip install {extra}"
+            f"run.trackers: tracker {name!r} needs a package that is not installed ({error}); "
+            f"install it with: {pip_command(name)}"
         ) from error
 
 

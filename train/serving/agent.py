@@ -15,6 +15,7 @@ from rocstar.engine.progress.progress import working
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
+from rocstar.sandbox.extras import shell_command
 from rocstar.sandbox.fabric.cli import URL_VARIABLES, redis_url
 from rocstar.sandbox.pool.pool import AUTO, SandboxPool
 from rocstar.sandbox.types import BatchSandbox, SandboxError, SessionSandbox
@@ -61,7 +62,9 @@ async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None)
                 await stack.enter_async_context(pool)
             except SandboxError as error:
                 ended = TrainingStopped if error.retryable else ConfigError
-                raise ended(f"the sandbox cannot start: {error}; see `rocstar sandbox doctor`") from None
+                raise ended(
+                    f"the sandbox cannot start: {error}; see `{shell_command('sandbox', 'doctor')}`"
+                ) from None
         yield pool
 
 
@@ -99,8 +102,8 @@ async def open_fabric(url: str, flavours: Sequence[str]) -> AsyncIterator[RedisF
         if missing:
             raise ConfigError(
                 f"tool.sandbox = 'redis': no worker runs {', '.join(missing)}; on every node that shall run "
-                f"programs start `rocstar sandbox worker --flavours {','.join(flavours)}` with the same "
-                f"{REDIS_VARIABLE}"
+                f"programs start `{shell_command('sandbox', 'worker', '--flavours', ','.join(flavours))}` "
+                f"with the same {REDIS_VARIABLE}"
             )
         yield fabric
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from rocstar.engine.fleet.fleet import Fleet
 from rocstar.engine.inference.base import RolloutEngine
@@ -231,13 +230,8 @@ class EngineBackend(Protocol):
 def backend_of(recipe: Recipe) -> EngineBackend:
     """The backend of a recipe. ConfigError where a user's own cannot be found or is none."""
     kind = recipe.engine.kind
-    made: Any = own_code.load(BACKENDS.get(kind, kind), field="engine.kind")
-    if not (inspect.isclass(made) and EngineBackend in inspect.getmro(made)):
-        raise ConfigError(
-            f"engine.kind = {kind!r}: {made!r} is not a class that derives from "
-            f"{EngineBackend.__module__}.EngineBackend"
-        )
-    return cast("EngineBackend", made())
+    made: EngineBackend = own_code.make(BACKENDS.get(kind, kind), {}, EngineBackend, field="engine.kind")
+    return made
 
 
 def check_backend(recipe: Recipe, *, learns: bool, nodes: int = 1, elsewhere: bool = False) -> list[str]:

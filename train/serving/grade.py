@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, Outcome, Task, Turn
+from rocstar.sandbox.extras import shell_command
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import SandboxError
 from rocstar.train.recipe.errors import ConfigError
@@ -65,7 +66,7 @@ async def _grade(lines: IO[bytes], name: str, mode: str, write: Callable[[str], 
                 write(json.dumps(row))
     except SandboxError as error:
         raise ConfigError(
-            f"the sandbox that grades cannot run: {error}; see `rocstar sandbox doctor`"
+            f"the sandbox that grades cannot run: {error}; see `{shell_command('sandbox', 'doctor')}`"
         ) from None
     return 1 if failed else 0
 

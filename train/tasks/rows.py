@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox.command_line import format_error
+from rocstar.sandbox.extras import pip_command
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.paths import missing_path_hint
@@ -145,7 +146,7 @@ def _parquet_rows(path: Path) -> Rows:
         import pyarrow.parquet
     except ImportError:
         raise ConfigError(
-            f"data file {str(path)!r} needs pyarrow, which is missing; run: pip install pyarrow"
+            f"data file {str(path)!r} needs pyarrow, which is missing; run: {pip_command('pyarrow')}"
         ) from None
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
@@ -165,7 +166,7 @@ def _hub_rows(source: str, split: str, revision: str | None) -> Rows:
     except ImportError:
         raise ConfigError(
             f"data source {source!r} needs the package datasets, which is missing; "
-            f"run: pip install datasets, or put its files into ${DATA_DIR_VARIABLE}/{name}"
+            f"run: {pip_command('datasets')}, or put its files into ${DATA_DIR_VARIABLE}/{name}"
         ) from None
     try:
         at = {"revision": revision} if revision else {}

@@ -14,7 +14,7 @@ from rocstar.engine.tools.tool import Tool, check_parameters
 from rocstar.sandbox.types import Limits
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
-from rocstar.train.recipe.own_code import described, load
+from rocstar.train.recipe.own_code import make
 from rocstar.train.recipe.tool_config import ToolChoice
 
 PROGRAMS: Mapping[str, type[PythonTool] | type[JupyterTool]] = {"python": PythonTool, "jupyter": JupyterTool}
@@ -74,25 +74,10 @@ def _own(choice: ToolChoice, field: str) -> Tool:
     key = (kind, json.dumps(args, default=str, sort_keys=True))
     if key in _OWN:
         return _OWN[key]
-    setting = f"{field} = {kind!r}"
-    found = load(kind, field=field)
-    if not (isinstance(found, type) and issubclass(found, Tool)):
-        raise ConfigError(f"{setting}: it is no class derived from rocstar.engine.tools.tool.Tool")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise ConfigError(f"{setting}: the class does not define {missing}")
-    try:
-        inspect.signature(found).bind(**args)
-    except TypeError as error:
-        takes = inspect.signature(found)
-        raise ConfigError(f"{setting}: args = {args!r} do not fit: {error}; it takes {takes}") from None
-    try:
-        tool = found(**args)
-    except Exception as error:  # user code
-        raise ConfigError(f"{setting}: args = {args!r}: {described(error)}") from error
+    tool: Tool = make(kind, args, Tool, field=field)
     problems = list(_problems(tool))
     if problems:
-        raise ConfigError(f"{setting}: {'; '.join(problems)}")
+        raise ConfigError(f"{field} = {kind!r}: {'; '.join(problems)}")
     _OWN[key] = tool
     return tool
 

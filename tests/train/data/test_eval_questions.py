@@ -9,7 +9,7 @@ import pytest
 
 from rocstar.engine.types import Task
 from rocstar.train.data.eval_questions import EvalQuestions
-from rocstar.train.plan.preflight import check_dry_run, load_all_tasks
+from rocstar.train.plan.preflight import check_start, load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import parse_recipe
@@ -91,7 +91,7 @@ def test_what_its_conversations_ask_is_learned(folder: Path) -> None:
     loaded = load_all_tasks(recipe(sft=sft))
     (asked,) = loaded.heldout["heldout"]
     assert loaded.learned.texts == {("heldout", asked.id)}
-    found = check_dry_run(recipe(sft=sft), folder / "run")
+    found = check_start(recipe(sft=sft), folder / "run", dry=True)
     assert any("1 of 2 tasks are questions of eval" in line for line in found.notes), found
 
 
@@ -104,6 +104,6 @@ def test_a_stage_of_nothing_else_is_refused(folder: Path) -> None:
 def test_a_dry_run_counts_what_it_can_see(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of the hub is not looked at; the others are."""
     sets = [{"data": {"source": "exam.jsonl"}}, {"set": "hmmt_feb_2025"}]
-    found = check_dry_run(recipe(eval=sets), folder / "run")
+    found = check_start(recipe(eval=sets), folder / "run", dry=True)
     assert found.notes == ["stages.0.data: 1 of 2 tasks are questions of eval, and left out"]
     assert any("hmmt_feb_2025" in line for line in found.unknown)

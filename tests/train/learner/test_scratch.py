@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rocstar.train.learner.scratch import (
@@ -153,8 +154,9 @@ def test_the_configuration_is_the_asked_one() -> None:
     [
         ({"hidden_size": 100, "num_heads": 6}, "multiple of 12"),
         ({"hidden_size": 32, "num_heads": 4, "num_kv_heads": 3}, "no multiple of num_kv_heads = 3"),
+        ({"num_heads": 0}, "num_heads"),
     ],
 )
 def test_heads_that_do_not_fit_are_named(fields: dict[str, int], part: str) -> None:
-    with pytest.raises(ConfigError, match=part):
-        build_model(ScratchConfig(**fields), 300, seed=0)
+    with pytest.raises(ValidationError, match=part):
+        ScratchConfig(**fields)

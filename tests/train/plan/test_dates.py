@@ -101,13 +101,14 @@ def test_a_resumed_run_keeps_its_day(folder: Path, capsys: pytest.CaptureFixture
 
 def test_a_dry_run_shows_it_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "tasks.jsonl").write_text(json.dumps({"question": "1 + 1?", "answer": "2"}) + "\n")
-    (folder / "chat.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "x"}]}) + "\n")
+    said = [{"role": role, "content": "<answer>\\boxed{2}</answer>"} for role in ("user", "assistant")]
+    (folder / "chat.jsonl").write_text(json.dumps({"messages": said}) + "\n")
     stage = {"steps": 1, "max_response_tokens": 100, "max_turns": 2, "data": {"source": "tasks.jsonl"}}
     given = recipe(sft={"steps": 1, "data": "chat.jsonl"}, stages=[stage])
     (folder / "recipe.toml").write_text(to_toml(given))
     before = set(folder.rglob("*"))
     days = [datetime.date.today()]
-    assert main(["train", "recipe.toml", "--dry-run"]) == 0
+    assert main(["train", "recipe.toml", "--dry-run", "--show-recipe"]) == 0
     printed, days = capsys.readouterr(), [*days, datetime.date.today()]  # midnight may lie between
     assert any(f'date = "{day}"' in printed.out for day in days)
     assert printed.err.count("the chat template shows the date") == 1

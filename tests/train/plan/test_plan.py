@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -23,13 +24,20 @@ SCRATCH = ScratchConfig(vocab_size=1000, hidden_size=96, num_layers=4, num_heads
 STAGES = [StageConfig(steps=3, max_response_tokens=100, max_turns=2)]
 
 
+START = ["train", "r.toml"]
+
+
+def plan_of(recipe: Recipe, machines: Machines) -> str:
+    return "\n".join(describe_plan(recipe, START, machines)) + "\n"
+
+
 def recipe_of(model: ModelConfig, **sections: object) -> Recipe:
     return Recipe.model_construct(**dict(Recipe()) | {"model": model, "stages": STAGES} | sections)
 
 
 def megabytes(plan: str) -> dict[str, float]:
     """The rows of memory."""
-    found = re.findall(r"^#   ([a-zA-Z ]+?) +([0-9.,]+) (GB|MB)  ", plan, flags=re.M)
+    found = re.findall(r"^  ([a-zA-Z ]+?) +([0-9.,]+) (GB|MB)  ", plan, flags=re.M)
     return {name: float(number) * (1000 if unit == "GB" else 1) for name, number, unit in found}
 
 
@@ -45,8 +53,8 @@ def test_the_size_of_a_model_is_that_of_the_model() -> None:
 def test_one_process_holds_everything_and_four_a_quarter_each() -> None:
     recipe = recipe_of(ModelConfig(scratch=SCRATCH))
     params = sum(p.numel() for p in build_model(SCRATCH, 1000, seed=0).parameters())
-    one = megabytes(describe_plan(recipe, "r.toml", Machines()))
-    four = megabytes(describe_plan(recipe, "r.toml", Machines(ranks_per_node=4)))
+    one = megabytes(plan_of(recipe, Machines()))
+    four = megabytes(plan_of(recipe, Machines(ranks_per_node=4)))
     assert one["weights"] == one["gradients"] == pytest.approx(4 * params / 1e6, abs=0.01)
     assert one["optimizer"] == pytest.approx(8 * params / 1e6, abs=0.01)
     for name in ("weights", "gradients", "optimizer"):
@@ -60,9 +68,7 @@ def test_one_process_holds_everything_and_four_a_quarter_each() -> None:
 def test_copies_on_every_node_are_parted_over_its_ranks_alone() -> None:
     machines = Machines(nodes=2, ranks_per_node=4)
     all_, node = (
-        megabytes(
-            describe_plan(recipe_of(ModelConfig(scratch=SCRATCH, sharding=sharding)), "r.toml", machines)
-        )
+        megabytes(plan_of(recipe_of(ModelConfig(scratch=SCRATCH, sharding=sharding)), machines))
         for sharding in ("all", "node")
     )
     for name in ("weights", "gradients", "optimizer"):
@@ -85,20 +91,22 @@ def test_a_configuration_is_enough(tmp_path: Path) -> None:
 
 
 def test_an_unknown_model_is_said_to_be_unknown() -> None:
-    plan = describe_plan(recipe_of(ModelConfig(path="nobody/nothing")), "r.toml", Machines())
+    plan = plan_of(recipe_of(ModelConfig(path="nobody/nothing")), Machines())
     assert "memory: not known" in plan and "'nobody/nothing' is not on this machine" in plan
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(1, 1), (1, 4), (3, 8)])
 def test_every_node_has_its_command(nodes: int, ranks: int) -> None:
     machines = Machines(nodes=nodes, ranks_per_node=ranks)
-    plan = describe_plan(recipe_of(ModelConfig(scratch=SCRATCH)), "r.toml", machines)
+    plan = plan_of(recipe_of(ModelConfig(scratch=SCRATCH)), machines)
     commands = [line for line in plan.splitlines() if "rocstar" in line and "r.toml" in line]
     if nodes > 1:
         assert [re.findall(r"--node-rank=(\d+)", line) for line in commands] == [
             [str(k)] for k in range(nodes)
         ]
-        assert all(f"--nnodes={nodes} --nproc-per-node={ranks}" in line for line in commands)
+        assert all(
+            f"--nnodes={nodes} " in line and f" --nproc-per-node={ranks} " in line for line in commands
+        )
     elif ranks > 1:
         assert len(commands) == 1 and f"--nproc-per-node={ranks}" in commands[0]
     else:
@@ -121,19 +129,25 @@ def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("refill", "worst"), [(0, 25_600), (2, 76_800)])
 def test_rounds_of_refill_are_in_the_worst_case(refill: int, worst: int) -> None:
-    plan = describe_plan(
-        recipe_of(ModelConfig(scratch=SCRATCH), rl=RlConfig(refill=refill)), "r.toml", Machines()
-    )
+    plan = plan_of(recipe_of(ModelConfig(scratch=SCRATCH), rl=RlConfig(refill=refill)), Machines())
     assert f"{worst:,}\n" in plan and ("rl.refill" in plan) == bool(refill)
 
 
-def test_the_command_prints_a_recipe_and_its_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    where = f"--output-dir={tmp_path / 'run'}"
-    assert main(["train", "recipes/quickstart.toml", "--dry-run", "--world=2x2", where]) == 0
+def test_the_command_prints_the_plan_and_the_recipe_on_request(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    start = ["recipes/quickstart.toml", "--rl.lr=3e-4", "--output-dir", str(tmp_path / "my run")]
+    dry = ["train", *start, "--dry-run", "--world=2x2"]
+    assert main(dry) == 0
     printed = capsys.readouterr().out
-    assert tomllib.loads(printed)["run"]["name"] == "quickstart" and "--node-rank=1" in printed
-    assert main(["train", "recipes/quickstart.toml", "--world=2x2"]) == 2
-    assert "needs --dry-run" in capsys.readouterr().err
+    assert printed.count(f"-m rocstar.train {shlex.join(start)}\n") == 2
+    assert printed.startswith("quickstart: ") and printed.count("\n") < 35 and "--node-rank=1" in printed
+    assert main([*dry, "--show-recipe"]) == 0
+    shown = capsys.readouterr().out
+    assert tomllib.loads(shown)["run"]["name"] == "quickstart" and shown.startswith("# quickstart: ")
+    for option in ("--world=2x2", "--show-recipe", "--json", "--gpu-memory-gb=8"):
+        assert main(["train", "recipes/quickstart.toml", option]) == 2
+        assert f"{option.partition('=')[0]} is an option of --dry-run" in capsys.readouterr().err
 
 
 def servers_of(**engine: object) -> Recipe:
@@ -143,7 +157,7 @@ def servers_of(**engine: object) -> Recipe:
 
 def test_every_gpu_has_its_line_and_every_server_its_command() -> None:
     recipe = servers_of(replicas=[[2, 3], [4, 5]], args={"mem-fraction-static": 0.8}, policy="thunder")
-    plan = describe_plan(recipe, "r.toml", Machines(ranks_per_node=2))
+    plan = plan_of(recipe, Machines(ranks_per_node=2))
     params = sum(p.numel() for p in build_model(SCRATCH, 1000, seed=0).parameters())
     owners = re.findall(r"GPU (\d):  (learner rank \d|server \d)", plan)
     assert owners == [
@@ -158,9 +172,7 @@ def test_every_gpu_has_its_line_and_every_server_its_command() -> None:
 
 
 def test_servers_that_make_room_share_the_learners_gpus() -> None:
-    plan = describe_plan(
-        servers_of(replicas=[[0], [1]], placement="restart"), "r.toml", Machines(ranks_per_node=2)
-    )
+    plan = plan_of(servers_of(replicas=[[0], [1]], placement="restart"), Machines(ranks_per_node=2))
     for gpu in (0, 1):
         (line,) = re.findall(rf"GPU {gpu}:  (.*)", plan)
         assert "while no server runs" in line and f"server {gpu}" in line
@@ -184,24 +196,24 @@ def test_nodes_that_only_serve_have_their_map_and_their_command(monkeypatch: pyt
     machines = Machines.parse("2x4+1x8", recipe.engine)
     assert machines == Machines(nodes=2, ranks_per_node=2, serving_nodes=1, serving_gpus=8)
     assert machines.num_servers(recipe.engine) == 2 * 1 + 1 * 4
-    plan = describe_plan(recipe, "r.toml", machines)
+    plan = plan_of(recipe, machines)
     apart = plan.partition("node 2 to 2, which only serve:")[2]
     assert re.findall(r"GPU (\d):  (\w+ \w+)", apart) == [(str(k), f"server {k // 2}") for k in range(8)]
     assert len(re.findall(r"server \d:  CUDA_VISIBLE_DEVICES=", apart)) == 4
-    kinds = re.findall(r"torchrun --nnodes=3 (.*) --master-addr=NODE0 \S+ --node-rank=(\d)", plan)
+    kinds = re.findall(r"torchrun --nnodes=3 --master-addr=NODE0 \S+ (.*) --node-rank=(\d)", plan)
     learn, serve = "--nproc-per-node=2", "--nproc-per-node=1 --role=server"
     assert kinds == [(learn, "0"), (learn, "1"), (serve, "2")]
     with pytest.raises(ConfigError, match="set it to 'sglang'"):
-        describe_plan(recipe_of(ModelConfig(scratch=SCRATCH)), "r.toml", machines)
+        plan_of(recipe_of(ModelConfig(scratch=SCRATCH)), machines)
     for name, value in {"WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "2", "ROLE_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     assert Machines.parse(None) == Machines(nodes=2, ranks_per_node=2, serving_nodes=1)
     assert Machines.parse(None).all_nodes == 3
-    plan = describe_plan(recipe, "r.toml", Machines.parse(None))
+    plan = plan_of(recipe, Machines.parse(None))
     assert "node 2 to 2, which only serve: on each as many servers of 2 GPUs as it has room for" in plan
     assert Machines.parse(None).num_servers(recipe.engine) == 3
 
 
 def test_servers_without_gpus() -> None:
-    plan = describe_plan(servers_of(replicas=2, args={"device": "cpu"}), "r.toml", Machines())
+    plan = plan_of(servers_of(replicas=2, args={"device": "cpu"}), Machines())
     assert "GPUs: none is named" in plan and plan.count("sglang.launch_server") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import urllib.error
 from http.client import BadStatusLine
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from rocstar.train.cli import main
 from rocstar.train.learner import hub
 from rocstar.train.plan import preflight
-from rocstar.train.plan.preflight import check_disk, check_dry_run, check_run, peak_checkpoints
+from rocstar.train.plan.preflight import check_disk, check_start, peak_checkpoints
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import parse_recipe
@@ -27,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with one task."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tasks.jsonl").write_text(json.dumps({"question": "1 + 1?", "answer": "2"}) + "\n")
-    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "x"}]}) + "\n")
+    (tmp_path / "chat.jsonl").write_text(talks(BOXED))
     return tmp_path
 
 
@@ -54,7 +55,7 @@ def test_conversations_that_contradict_their_prompt_are_counted(
 ) -> None:
     """The template "compact" demands an answer in both forms; 1 in 100 may lack it."""
     (folder / "chat.jsonl").write_text(talks(*[BARE] * bare, *[BOXED] * (100 - bare)))
-    found = check_dry_run(recipe(), folder / "run")
+    found = check_start(recipe(), folder / "run", dry=True)
     words = f"{bare} of 100 conversations ({bare:.1f}%) lack the answer form"
     line = (found.problems if refused else found.notes)[0]
     assert words in line and bool(found.problems) == refused
@@ -62,12 +63,12 @@ def test_conversations_that_contradict_their_prompt_are_counted(
         assert "<answer> 2, \\boxed 2; the first is conversation 1" in line
         sft = {"steps": 1, "data": "chat.jsonl"}
         for changed in ({"template": "qwen3"}, {"max_contradicting": 0.02}):
-            assert check_dry_run(recipe(sft=sft | changed), folder / "run").problems == [], changed
+            assert check_start(recipe(sft=sft | changed), folder / "run", dry=True).problems == [], changed
 
 
 def test_half_a_form_is_none(folder: Path) -> None:
     (folder / "chat.jsonl").write_text(talks("<answer>2</answer>"))
-    (problem,) = check_dry_run(recipe(), folder / "run").problems
+    (problem,) = check_start(recipe(), folder / "run", dry=True).problems
     assert "lacking: \\boxed 1;" in problem
 
 
@@ -78,7 +79,7 @@ def test_the_answer_form_of_the_models_absent_folder_is_counted_too(
     monkeypatch.setattr(hub, "exists", lambda *_: True)
     (folder / "chat.jsonl").write_text(talks(BARE))
     away = recipe(model={"path": "owner/model", "template": "rstar2"})
-    (problem,) = check_dry_run(away, folder / "run").problems
+    (problem,) = check_start(away, folder / "run", dry=True).problems
     assert "1 of 1 conversations" in problem
 
 
@@ -87,9 +88,9 @@ def offline(*_: object) -> bool:
 
 
 def test_a_recipe_that_can_run_lacks_nothing(folder: Path) -> None:
-    found = check_dry_run(recipe(), folder / "run")
-    assert (found.problems, found.unknown) == ([], [])
-    check_run(recipe(), folder / "run")
+    found = check_start(recipe(), folder / "run", dry=True)
+    assert (found.problems, found.unknown, found.verdict) == ([], [], "ready: nothing is missing")
+    check_start(recipe(), folder / "run").refuse()
     assert sorted(path.name for path in folder.iterdir()) == ["chat.jsonl", "tasks.jsonl"], "nothing is made"
 
 
@@ -102,12 +103,10 @@ def test_the_conversations_are_read_once(folder: Path, monkeypatch: pytest.Monke
         return read(path, *tools)
 
     monkeypatch.setattr(preflight, "read_conversations", noted)
-    rows = check_run(recipe(), folder / "run")
-    tasks = preflight.loaded_tasks(recipe(), built_in=preflight.nobody_loads, conversations=rows)
-    assert tasks.conversations is rows and [row["messages"][0]["content"] for row in rows] == ["x"]
+    tasks = check_start(recipe(), folder / "run").tasks
+    assert tasks is not None and [row["messages"][0]["content"] for row in tasks.conversations] == ["0?"]
     assert paths == [Path("chat.jsonl")]
-    assert check_dry_run(recipe(), folder / "run").conversations == rows and len(paths) == 2
-    assert preflight.loaded_tasks(recipe(), built_in=preflight.nobody_loads).conversations == rows
+    assert preflight.load_all_tasks(recipe()).conversations == tasks.conversations and len(paths) == 2
 
 
 UNREADABLE = ["The answer is 7", "Answer: 42", "\u2300 of nothing", "\\frac{1}{2"]
@@ -122,21 +121,21 @@ def test_answers_that_the_judge_cannot_read_are_counted_and_three_are_shown(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(folder, *UNREADABLE, *["42"] * 96)
-    found = check_dry_run(recipe(), folder / "run")
+    found = check_start(recipe(), folder / "run", dry=True)
     assert found.problems == []
     (note,) = [line for line in found.notes if "answers" in line]
     assert note.startswith("stages.0.data: 4 of 100 answers")
     assert [text for text in UNREADABLE if repr(text) in note] == UNREADABLE[:3]
-    preflight.loaded_tasks(recipe(), built_in=preflight.nobody_loads)
+    preflight.load_all_tasks(recipe())
     assert capsys.readouterr().err.endswith(note + "\n")
 
 
 def test_more_unreadable_answers_than_the_source_allows_are_refused(folder: Path) -> None:
     answers(folder, *UNREADABLE, "42", "3\\pi")
-    (problem,) = check_dry_run(recipe(), folder / "run").problems
+    (problem,) = check_start(recipe(), folder / "run", dry=True).problems
     assert "4 of 6 answers" in problem and "max_unreadable = 0.1" in problem
     allowed = STAGE | {"data": {"source": "tasks.jsonl", "max_unreadable": 0.7}}
-    found = check_dry_run(recipe(stages=[allowed]), folder / "run")
+    found = check_start(recipe(stages=[allowed]), folder / "run", dry=True)
     assert found.problems == [] and any("4 of 6 answers" in line for line in found.notes)
 
 
@@ -144,11 +143,12 @@ def test_more_unreadable_answers_than_the_source_allows_are_refused(folder: Path
 def test_another_reward_reads_its_answers_itself(folder: Path, reward: dict[str, str]) -> None:
     (folder / "beside.py").write_text("def score(attempt): return 1.0\n")
     answers(folder, *UNREADABLE)
-    found = check_dry_run(recipe(reward=reward), folder / "run")
+    found = check_start(recipe(reward=reward), folder / "run", dry=True)
     assert not any("answers" in line for line in found.notes + found.problems)
 
 
 LACKS = {
+    "run": {"trackers": ["trackio"], "callbacks": ["gone:Mine"]},
     "model": {"path": "./gone", "template": "foo"},
     "sft": {"steps": 1, "data": "gone_chat.jsonl"},
     "tool": {"flavour": "numpy"},
@@ -156,18 +156,30 @@ LACKS = {
     "stages": [STAGE | {"data": {"source": "gone_1.jsonl"}}, STAGE | {"data": {"source": "gone_2.jsonl"}}],
     "eval": {"data": {"source": "gone_3.jsonl"}},
 }
-LACKING = ("./gone", "'foo'", "gone_chat", "numpy", "gone_1", "gone_2", "gone_3", "sglang", "read-only or")
+LACKING = (
+    "pip install trackio",
+    "'gone:Mine'",
+    "./gone",
+    "'foo'",
+    "gone_chat",
+    "numpy",
+    "gone_1",
+    "gone_2",
+    "gone_3",
+    "sglang",
+    "read-only or",
+)
 
 
 @pytest.mark.parametrize("dry", [True, False])
 def test_all_that_is_missing_is_told_at_once(
     folder: Path, dry: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)
     monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", "/gone/python")
     monkeypatch.setattr("os.access", lambda *_: False)
-    look = (lambda r, d: check_dry_run(r, d).refuse()) if dry else check_run
     with pytest.raises(ConfigErrors) as failure:
-        look(recipe(**LACKS), folder / "run")
+        check_start(recipe(**LACKS), folder / "run", dry=dry).refuse()
     problems = failure.value.problems
     for word in LACKING:
         assert sum(word in problem for problem in problems) == 1, (word, problems)
@@ -184,7 +196,7 @@ def test_the_command_lists_it_line_by_line_and_still_prints_the_plan(
     wrong = ["--model.template=foo", "--eval.data.source=gone.jsonl", "--eval.data.families={}"]
     assert main(["train", "quickstart", *options, *wrong]) == 2
     printed, told = capsys.readouterr()
-    assert "--node-rank=7" in printed and "# not checked: output directory" in printed
+    assert "--node-rank=7" in printed and "not checked: output directory" in printed
     lines = told.splitlines()
     assert len(lines) == 2 and all(line.startswith("rocstar: ") for line in lines)
     assert main(["train", "quickstart", *options, *wrong, "--json"]) == 2
@@ -211,20 +223,23 @@ def test_a_name_that_the_hub_cannot_be_asked_about_is_said_not_failed(
     named = recipe(
         model={"path": "owner/model", "template": "compact"}, eval={"data": {"source": "hub:owner/data"}}
     )
-    found = check_dry_run(named, folder / "run")
+    found = check_start(named, folder / "run", dry=True)
     assert found.problems == []
     assert [line.partition(" ")[0] for line in found.unknown] == ["model.path", "eval.0.data"]
     assert all("no network" in line for line in found.unknown)
+    assert found.verdict.endswith("nothing is missing; 2 could not be checked: model.path, eval.0.data")
     with pytest.raises(ConfigErrors) as failure:
-        check_run(named, folder / "run")
+        check_start(named, folder / "run").refuse()
     assert len(failure.value.problems) == 2, "a run would only wait for the hub, and fail then"
     assert "$ROCSTAR_DATA_DIR/owner/data" in failure.value.problems[1]
 
 
 def test_a_name_that_is_not_on_the_hub_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "exists", lambda *_: False)
-    found = check_dry_run(
-        recipe(model={"path": "owner/model"}, eval={"data": {"source": "hub:owner/data"}}), folder / "run"
+    found = check_start(
+        recipe(model={"path": "owner/model"}, eval={"data": {"source": "hub:owner/data"}}),
+        folder / "run",
+        dry=True,
     )
     assert len(found.problems) == 2 and all("shows no such" in problem for problem in found.problems)
 
@@ -234,8 +249,8 @@ def test_what_lies_in_the_data_folder_needs_no_hub(folder: Path, monkeypatch: py
     (folder / "owner" / "data").mkdir(parents=True)
     (folder / "owner" / "data" / "test.jsonl").write_text('{"question": "2?", "answer": "2"}\n')
     monkeypatch.setenv("ROCSTAR_DATA_DIR", str(folder))
-    found = check_dry_run(
-        recipe(eval={"data": {"source": "hub:owner/data", "split": "test"}}), folder / "run"
+    found = check_start(
+        recipe(eval={"data": {"source": "hub:owner/data", "split": "test"}}), folder / "run", dry=True
     )
     assert (found.problems, found.unknown) == ([], [])
 
@@ -272,7 +287,7 @@ def test_a_model_without_weights_is_no_model(folder: Path) -> None:
     (folder / "model").mkdir()
     for name in ("config.json", "tokenizer.json"):
         (folder / "model" / name).write_text('{"model_type": "qwen3"}')
-    found = check_dry_run(recipe(model={"path": "./model"}), folder / "run")
+    found = check_start(recipe(model={"path": "./model"}), folder / "run", dry=True)
     assert any("lacks the weights" in problem for problem in found.problems)
 
 
@@ -299,16 +314,16 @@ def test_a_redis_that_does_not_answer_is_missing_and_its_password_untold(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCSTAR_REDIS_URL", "redis://:secret@127.0.0.1:1/0")
-    (problem,) = check_dry_run(recipe(tool={"sandbox": "redis"}), folder / "run").problems
+    (problem,) = check_start(recipe(tool={"sandbox": "redis"}), folder / "run", dry=True).problems
     assert "ROCSTAR_REDIS_URL does not answer" in problem and "secret" not in problem
 
 
 def test_a_run_that_is_there_is_told_before_it_would_be_met(folder: Path) -> None:
     (folder / "run").mkdir()
     (folder / "run" / "metrics.jsonl").touch()
-    (problem,) = check_dry_run(recipe(), folder / "run").problems
+    (problem,) = check_start(recipe(), folder / "run", dry=True).problems
     assert "holds a run; pass --resume" in problem
-    assert check_dry_run(recipe(), folder / "run", resume=True).problems == []
+    assert check_start(recipe(), folder / "run", dry=True, resume=True).problems == []
 
 
 def test_a_redis_without_its_client_is_told_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,12 +355,12 @@ def test_a_row_whose_calls_are_not_read_back_is_named(folder: Path, code: str, p
     ]
     (folder / "chat.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
     (folder / "xml.jinja").write_text(XML_TEMPLATE)
-    found = check_dry_run(recipe(model={"path": "scratch", "template": "xml.jinja"}), folder / "run")
+    found = check_start(recipe(model={"path": "scratch", "template": "xml.jinja"}), folder / "run", dry=True)
     assert len(found.problems) == problems, found.problems
-    assert all("chat.jsonl, conversation 2: " in one and "read back" in one for one in found.problems)
+    assert all("sft.data, conversation 2: " in one and "read back" in one for one in found.problems)
 
 
 def test_a_template_of_an_unknown_call_form_is_refused(folder: Path) -> None:
     (folder / "mine.jinja").write_text(XML_TEMPLATE.replace("<function=", "<call to="))
-    found = check_dry_run(recipe(model={"path": "scratch", "template": "mine.jinja"}), folder / "run")
+    found = check_start(recipe(model={"path": "scratch", "template": "mine.jinja"}), folder / "run", dry=True)
     assert len(found.problems) == 1 and "form that no parser here reads" in found.problems[0]

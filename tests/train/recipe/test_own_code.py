@@ -50,7 +50,7 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "spec", "words"),
     [
-        ("", "nowhere:X", "there is no module 'nowhere' beside the recipe or on sys.path"),
+        ("", "nowhere:X", "/nowhere.py' does not exist, and sys.path has no module 'nowhere'"),
         ("", "nowhere.deep:X", "there is no module 'nowhere.deep'"),
         ("", "gone.py:X", "does not exist"),
         ("", "own:", "write it as 'module:Name'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from rocstar.train.groups.selection import FAILED
+from rocstar.train.recipe import own_code
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
 from rocstar.train.record import listening as listening_module
 from rocstar.train.record.callbacks import Callback, Listeners, RunStart, StopRun
-from rocstar.train.record.listening import check_callbacks, listening, make_callback
+from rocstar.train.record.listening import listening
 from tests.fakes.trajectories import make_trajectory
 
 ROW = {"step": 1, "stage": "one", "phase": "rl", "time_s": 2.0, "reward/mean": 0.5}
@@ -241,6 +243,10 @@ def function():
 """
 
 
+def make_callback(config: CallbackConfig) -> Any:
+    return own_code.make(config.kind, config.args, Callback, field="run.callbacks.0.kind")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "my_listeners.py").write_text(MINE)
@@ -250,13 +256,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_recipe_names_classes_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(folder / "r.toml", ['--run.callbacks.0={ kind = "my_listeners:Mine" }'])
-    assert recipe.run.callbacks == [CallbackConfig(kind="my_listeners:Mine")], "an option's is not beside it"
+    there = os.path.abspath("my_listeners.py")
+    assert recipe.run.callbacks[0].kind == f"{there}:Mine", "an option's is in the current directory"
     (folder / "r.toml").write_text(
         '[[run.callbacks]]\nkind = "my_listeners:Mine"\nargs = { where = "here" }\n'
     )
     recipe = load_recipe(folder / "r.toml")
     assert recipe.run.callbacks[0].kind == f"{folder}/my_listeners.py:Mine"
-    made: Any = make_callback(recipe.run.callbacks[0], field="run.callbacks.0.kind")
+    made: Any = make_callback(recipe.run.callbacks[0])
     assert (made.where, made.steps) == ("here", 3)
 
 
@@ -275,12 +282,12 @@ def test_a_class_that_cannot_listen_is_found_before_anything(
 ) -> None:
     config = CallbackConfig(kind=f"{folder}/my_listeners.py:{name}", args=args)
     with pytest.raises(ConfigError) as refused:
-        check_callbacks([config])
+        make_callback(config)
     told = str(refused.value)
     assert told.startswith("run.callbacks.0.kind = ") and words in told and "\n" not in told
 
 
 def test_one_that_cannot_be_made_is_a_mistake_in_the_recipe(folder: Path) -> None:
-    check_callbacks([config := CallbackConfig(kind=f"{folder}/my_listeners.py:Refuses")])
-    with pytest.raises(ConfigError, match="cannot be made: RuntimeError: no account"):
-        make_callback(config, field="run.callbacks.0.kind")
+    config = CallbackConfig(kind=f"{folder}/my_listeners.py:Refuses")
+    with pytest.raises(ConfigError, match=r"args = \{\}: RuntimeError: no account"):
+        make_callback(config)

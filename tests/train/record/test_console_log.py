@@ -35,8 +35,8 @@ def test_it_has_a_line_per_start_and_all_that_was_said(tmp_path: Path) -> None:
                 console.note("a [bold]note[/bold]\n--- and more")
                 console.on_step({"reward/mean": 0.5})
             assert lines(tmp_path)[-1] == f"{STAMP} step 1/4  reward 0.50", "it is there at once"
-    start = re.compile(rf"{STAMP} started: rocstar train coin.toml \(process {os.getpid()}\)")
-    again = re.compile(rf"{STAMP} started: rocstar train coin.toml --resume \(process {os.getpid()}\)")
+    start = re.compile(rf"{STAMP} started: \S*rocstar train coin.toml \(process {os.getpid()}\)")
+    again = re.compile(rf"{STAMP} started: \S*rocstar train coin.toml --resume \(process {os.getpid()}\)")
     said = [f"{STAMP} a [bold]note[/bold]", "--- and more", f"{STAMP} step 1/4  reward 0.50"]
     found = lines(tmp_path)
     assert start.fullmatch(found[0]) and again.fullmatch(found[4])

@@ -5,12 +5,13 @@ import math
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.trackers import TRACKERS, make_tracker
+from rocstar.train.recipe.run_config import RunConfig
+from rocstar.train.record.trackers import TRACKERS, check_tracker, make_tracker
 
 from ...needs import Need
 
@@ -104,15 +105,18 @@ def test_a_missing_package_is_one_sentence_with_the_cure(
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"pip install {name}"):
         make_tracker(name, run_dir=tmp_path, config={})
+    with pytest.raises(ConfigError, match=rf"pip install {name}"):
+        check_tracker(name)
 
 
-def test_an_unknown_tracker_is_told_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"run\.trackers: unknown tracker 'mlflow'; the trackers are tensorboard, wandb, trackio",
-    ):
-        make_tracker("mlflow", run_dir=tmp_path / "run", config={})
-    assert not (tmp_path / "run").exists()
+def test_a_recipe_names_the_trackers_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    (names,) = get_args(RunConfig.model_fields["trackers"].annotation)
+    assert get_args(names) == tuple(TRACKERS)
+    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    for key, unknown in (("", 0), ("secret", 1)):
+        monkeypatch.setenv("WANDB_API_KEY", key)
+        assert len(check_tracker("wandb")) == unknown
 
 
 def test_a_tracker_hears_of_steps_and_evaluations(calls: list[Any], tmp_path: Path) -> None:

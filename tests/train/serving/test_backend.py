@@ -25,7 +25,7 @@ NOT_A_BACKEND = 3
     ("name", "nodes", "words"),
     [
         ("Evaluates", 1, "is for eval and rollout"),
-        ("NOT_A_BACKEND", 1, "is not a class that derives from"),
+        ("NOT_A_BACKEND", 1, "is no subclass of"),
         ("Missing", 1, "has no 'Missing'"),
     ],
 )

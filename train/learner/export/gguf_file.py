@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from rocstar.sandbox.extras import pip_command
 from rocstar.train.learner.claims import StoredTensor
 from rocstar.train.learner.export.source import ExportSource
 from rocstar.train.learner.model_io import check_finite, is_finite
@@ -34,7 +35,7 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 def check_gguf(source: ExportSource) -> None:
     """ConfigError, with the reason, for a checkpoint of which there is no GGUF file."""
     if importlib.util.find_spec("gguf") is None:
-        raise ConfigError("writing GGUF needs the package gguf; run: pip install gguf")
+        raise ConfigError(f"writing GGUF needs the package gguf; run: {pip_command('gguf')}")
     config, kind = source.config, source.config.get("model_type")
     if kind not in ARCHITECTURES:
         raise ConfigError(

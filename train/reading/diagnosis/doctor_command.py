@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocstar.sandbox.extras import shell_command
+
 if TYPE_CHECKING:
     from rocstar.train.reading.diagnosis.diagnose import Diagnosis
     from rocstar.train.reading.diagnosis.ringing import Episode
@@ -88,7 +90,7 @@ def _lines(found: Diagnosis, episode: Episode) -> list[str]:
     lines = [f"  {alarm.name}, since step {episode.first}: {alarm.says}", f"    seen: {episode.now}"]
     if shown := found.shown.get(alarm.name):
         ids = ", ".join(one["id"] for one in shown)
-        lines.append(
-            f"    trajectories: {ids} (rocstar records {found.run} --step {shown[0]['step']} --out FOLDER)"
-        )
+        step = shown[0]["step"]
+        export = shell_command("records", found.run, "--step", step, "--out", f"records_step_{step}")
+        lines.append(f"    trajectories: {ids} ({export})")
     return [*lines, f"    do: {alarm.todo}"]

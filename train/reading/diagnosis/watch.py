@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.reading.diagnosis.ringing import Episode, Ringing
 from rocstar.train.record.callbacks import Callback, RunStart
 from rocstar.train.record.metrics import read_metrics
@@ -51,7 +52,7 @@ class Watch(Callback):
             alarm = episode.alarm
             self.tell(
                 f"{alarm.kind} alarm {alarm.name} at step {episode.first}: {alarm.says} {episode.seen}. "
-                f"More: rocstar doctor {self._run}"
+                f"More: {shell_command('doctor', self._run)}"
             )
         self._unreported.clear()
 

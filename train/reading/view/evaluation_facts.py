@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocstar.train.evaluation.tables import Results
-from rocstar.train.record.manifest import ManifestError, read_manifest
+from rocstar.train.record.manifest import ManifestError, command_of_start, read_manifest
 from rocstar.train.record.run_directory import CONFIG
 
 SHORT: Final = 12
@@ -39,7 +39,7 @@ def manifest_facts(directory: Path, results: Results) -> dict[str, Any]:
         "facts": {name: value for name, value in facts.items() if value},
         "problem": problem,
         "settings": {name: _settings(start, name) for name in results.sets},
-        "command": " ".join(map(str, start.get("command") or [])),
+        "command": command_of_start(start),
         "manifest": manifest[:MAX_MANIFEST],
     }
 

@@ -13,6 +13,7 @@ import numpy as np
 from rocstar.engine.charts.drawing import Figure, format_value
 from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
 from rocstar.engine.record.step_file import task_number
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.evaluation.compare import compare_paths
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import SetNumbers, read_results, tables
@@ -211,4 +212,4 @@ def compare_page(a: Path, b: Path, questions_a: QuestionsOf, questions_b: Questi
             "set_b": name_b,
             "questions": [{"a": one, "b": of_b[one["id"]]} for one in questions_a(each.name)],
         }
-    return {**found.as_json(), "questions": sets, "command": f"rocstar compare {a} {b}"}
+    return {**found.as_json(), "questions": sets, "command": shell_command("compare", a, b)}

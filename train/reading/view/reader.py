@@ -6,13 +6,13 @@ WithheldError for withheld tasks, and RecordError for incomplete files.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
 from rocstar.engine.record.files import FRAMES
 from rocstar.engine.record.learned import LearnedStep, LearnedTokens
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view import drawings
@@ -142,11 +142,9 @@ class RunReader:
         """Return a trajectory, with the command that recomputes its step."""
         run = self._run(name)
         listing, at, record = self._trajectory(name, collection, stem, row)
-        replay = f"rocstar replay {shlex.quote(str(run.path))} --step {record.get('step')}"
         is_step = collection == STEPS and bool(run.config())
         has_model = run.path.is_dir() and complete_checkpoints(run.path)
-        model = shlex.quote(str(run.path)) if has_model else "MODEL"
-        start = shlex.quote(f"{listing.files[listing.rows['file'][at]]}:{row}")
+        start = f"{listing.files[listing.rows['file'][at]]}:{row}"
         timeline = trajectory_timeline(record)
         return {
             **conversation(record),
@@ -155,9 +153,9 @@ class RunReader:
                 {name: row[name] for name in ("file", "row", "sibling", "verdict", "truncated")}
                 for row in map(listing.row_as_json, listing.group_at(at))
             ],
-            "replay": replay if is_step else None,
+            "replay": shell_command("replay", run.path, "--step", record.get("step")) if is_step else None,
             # From the end of this trajectory; @TURN after it starts before that turn.
-            "chat": f"rocstar chat {model} --from {start}",
+            "chat": shell_command("chat", run.path if has_model else "MODEL", "--from", start),
             "timeline": None if timeline is None else timeline.as_json(),
         }
 

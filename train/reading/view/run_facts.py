@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -20,7 +19,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import RECIPES, load_recipe, shipped_recipes
 from rocstar.train.recipe.toml_file import flat_fields
 from rocstar.train.record.console_text import number
-from rocstar.train.record.manifest import ManifestError
+from rocstar.train.record.manifest import ManifestError, command_of_start
 from rocstar.train.record.metrics import Row, UnknownMetricError, is_zero_if_absent, metric_of
 from rocstar.train.record.run_directory import METRICS
 
@@ -295,7 +294,7 @@ def _start(start: Mapping[str, Any]) -> dict[str, Any]:
         "versions": ", ".join(f"{name} {start.get(name.lower())}" for name in names),
         "machine": ", ".join(machine),
         "recipe": str(start.get("recipe"))[:12],
-        "command": shlex.join(_command([start])),
+        "command": command_of_start(start),
     }
 
 

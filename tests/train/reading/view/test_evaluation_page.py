@@ -15,6 +15,7 @@ import pytest
 from rocstar.engine.record.json_record import from_record
 from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Scored
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.cli import main
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import SetNumbers
@@ -64,7 +65,7 @@ def test_the_page_says_what_was_evaluated_and_how(answers: dict[str, Any]) -> No
     ):
         assert part in text, part
     assert told["model"] == "models/tiny-135m"
-    assert told["command"] == "rocstar eval models/tiny-135m --set aime24"
+    assert told["command"] == shell_command("eval", "models/tiny-135m", "--set", "aime24")
 
 
 def test_the_numbers_are_those_of_the_results(folder: Path, tags_of: Any) -> None:

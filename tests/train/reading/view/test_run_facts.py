@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rocstar.sandbox.extras import shell_command
 from rocstar.train.reading.view.run_facts import (
     KILLED,
     head_facts,
@@ -114,7 +115,7 @@ def test_each_start_has_what_is_needed_to_reproduce_it(
     assert first["machine"].endswith("no GPU, 1 process") and "Python" in first["versions"]
     assert second["machine"].endswith("MI300X, MI300X, 4 processes")
     assert (second["end"], second["commit"]) == ("complete after 3m07s", "0123456789ab with changes")
-    assert second["command"] == "rocstar train 'recipes/my run.toml'"
+    assert second["command"] == shell_command("train", "recipes/my run.toml")
     found = summary(run)
     assert (found["recipe"], found["kind"], found["date"]) == ("my run", "training", first["started"])
 

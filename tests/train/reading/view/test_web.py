@@ -19,6 +19,7 @@ from aiohttp import web
 
 from rocstar.engine.record.json_record import from_record
 from rocstar.engine.record.reading import read_records
+from rocstar.sandbox.extras import shell_command
 from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.train.cli import main
 from rocstar.train.reading.diagnosis.diagnose import diagnose
@@ -172,12 +173,14 @@ async def test_a_trajectory_has_the_commands_that_go_on_from_it(viewed: Path) ->
     async with served(viewed) as (client, address):
         where = f"{address}/api/conversation?run=made&file=step_000002&row=0"
         file = viewed / "trajectories" / "step_000002.columns"
-        assert (await asked(client, where))[1]["chat"] == f"rocstar chat MODEL --from {file}:0"
+        assert (await asked(client, where))[1]["chat"] == shell_command(
+            "chat", "MODEL", "--from", f"{file}:0"
+        )
         saved = viewed / "checkpoints" / "step_2"
         saved.mkdir(parents=True)
         (saved / "COMPLETE").touch()
         told = (await asked(client, where))[1]
-        assert told["chat"] == f"rocstar chat {viewed} --from {file}:0"
+        assert told["chat"] == shell_command("chat", viewed, "--from", f"{file}:0")
         assert (
             recorded_start(f"{file}:0@2").ids
             == from_record(next(read_records(file))).ids[: told["turns"][1]["start"]].tolist()
