@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Run the commands of README's shell blocks in a fresh clone, and every command that they print.
 
-    python3 .ci/follow-readme [--as USER] [--folder DIR] [--transcript FILE] [--list] [--skip TEXT]...
+    python3 .ci/follow_readme.py [--as USER] [--folder DIR] [--transcript FILE] [--list] [--skip TEXT]...
 
-One shell on a terminal runs all of them in README's order, so that an activated environment and the folder stay.
-A line `label: command` of the output that names rocstar or torchrun is a printed command: it is pasted into the same
-shell after the command that printed it, once. A command whose comment has "Ctrl-C", and one that prints "Ctrl-C",
-gets one as soon as it is ready. `sudo` lines are left out: the packages are expected. `--as` needs root and runs
-everything as that user. Ends with 0 if each command ended with 0; a `--dry-run` may end with 2, which lists faults.
+One shell on a terminal runs all of them in README's order, so that an activated environment and the folder
+stay. A line `label: command` of the output that names rocstar or torchrun is a printed command: it is pasted
+into the same shell after the command that printed it, once. A command whose comment or output has "Ctrl-C"
+gets one as soon as it is ready. `sudo` lines are left out: the packages are expected. `--as` needs root and
+runs everything as that user. Ends with 0 if each command ended with 0; a `--dry-run` may end with 2.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Shell:
                 os.setuid(account.pw_uid)
             os.chdir(folder)
             home = str(folder.parent) if user else account.pw_dir
-            kept = {name: value for name, value in os.environ.items() if re.match("PIP_|https?_proxy|LANG", name)}
+            passed = re.compile("PIP_|https?_proxy|LANG")
+            kept = {name: value for name, value in os.environ.items() if passed.match(name)}
             path = "/usr/local/bin:/usr/bin:/bin" if user else os.environ["PATH"]
             words = {"HOME": home, "PATH": path, "TERM": "dumb", "PS1": f"{PROMPT}$?>", "COLUMNS": "400"}
             os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "--noediting"], kept | words)
@@ -83,11 +84,14 @@ class Shell:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--as", dest="user", help="an ordinary user; needs root")
     parser.add_argument("--folder", type=Path, help="an empty folder for the clone; default: a temporary one")
     parser.add_argument("--transcript", type=Path, default=Path("follow-readme.txt"))
-    parser.add_argument("--skip", action="append", default=["sudo "], help="leave out commands that begin with TEXT")
+    parser.add_argument(
+        "--skip", action="append", default=["sudo "], help="beginning of commands to leave out"
+    )
     parser.add_argument("--list", action="store_true", help="print README's commands, run none")
     options = parser.parse_args()
     commands = [line for line in readme_commands() if not line.startswith(tuple(options.skip))]

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Draw every page of the viewer in three forms: light, dark and on a phone of 390 pixels.
 
-    .venv/bin/python .ci/view-pictures OUT RUN [RUN ...] [--chromium FILE]
+    .venv/bin/python .ci/view_pictures.py OUT RUN [RUN ...] [--chromium FILE]
 
-The first RUN is a finished run of the quickstart, the others are compared with it. OUT gets PAGE-light.png, PAGE-dark.png and PAGE-phone.png with at most 64
-colours. Ends with 1 if a page is wider than the window or writes an error to the console. Needs playwright and pillow.
+The first RUN is a finished run of the quickstart, the others are compared with it. OUT gets PAGE-light.png,
+PAGE-dark.png and PAGE-phone.png with at most 64 colours. Ends with 1 if a page is wider than the window or
+writes an error to the console. Needs playwright and pillow.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import queue
 import shutil
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,11 @@ WRONG = "wrong errors>0"
 TABS = ("metrics", "alarms", "time", "groups", "families", "recipe", "log")
 
 
-def pages(reader: RunReader, runs: list[str], steps: list[str]) -> dict[str, str]:
-    """Return the address of each page: of the last wrong trajectory with a tool error, its group and its task."""
+def pages(reader: RunReader, runs: list[str], steps: list[int]) -> dict[str, str]:
+    """Return the address of each page; the trajectory is the last wrong one with a tool error."""
     run = runs[0]
-    found = [reader.rows(run, STEPS, words=words, sort="-step", start=0, num=1)["rows"] for words in (WRONG, "")]
-    row = (found[0] or found[1])[0]
+    first = partial(reader.rows, run, STEPS, sort="-step", start=0, num=1)
+    row = (first(words=WRONG)["rows"] or first(words="")["rows"])[0]
     place = f"run={run}&file={row['file']}&row={row['row']}"
     group = f"run={run}&step={row['step']}&task={row['task']}"
     return {
@@ -57,7 +59,8 @@ def pages(reader: RunReader, runs: list[str], steps: list[str]) -> dict[str, str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--chromium", default=shutil.which("chromium"))
@@ -69,12 +72,12 @@ def main() -> int:
     threading.Thread(target=lambda: asyncio.run(served), daemon=True).start()
     base = f"http://127.0.0.1:{ports.get(timeout=60)}/"
     faults: list[str] = []
-    steps = sorted(path.name.partition("_")[2].lstrip("0") or "0" for path in options.runs[0].glob("evaluations/step_*"))
-    found = pages(reader, [run.resolve().name for run in options.runs], sorted(steps, key=int))
+    steps = sorted(int(path.name.partition("_")[2]) for path in options.runs[0].glob("evaluations/step_*"))
+    found = pages(reader, [run.resolve().name for run in options.runs], steps)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=options.chromium, args=arguments)
-        for form, (width, height, scheme) in FORMS.items():
+        for kind, (width, height, scheme) in FORMS.items():
             size: Any = {"width": width, "height": height}
             page = browser.new_context(viewport=size, color_scheme=scheme).new_page()  # type: ignore[arg-type]
             page.on("pageerror", lambda error: faults.append(str(error)))
@@ -85,9 +88,10 @@ def main() -> int:
                 page.wait_for_selector("main:not([aria-busy]) h1")
                 page.wait_for_timeout(600)
                 if page.evaluate("document.documentElement.scrollWidth") > width:
-                    faults.append(f"{name}-{form} is wider than {width} pixels")
+                    faults.append(f"{name}-{kind} is wider than {width} pixels")
                 picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-                picture.quantize(64, dither=Image.Dither.NONE).save(options.out / f"{name}-{form}.png", optimize=True)
+                reduced = picture.quantize(64, dither=Image.Dither.NONE)
+                reduced.save(options.out / f"{name}-{kind}.png", optimize=True)
         browser.close()
     print("\n".join([*faults, f"{len(found)} pages in {len(FORMS)} forms: {options.out}"]))
     return 1 if faults else 0
