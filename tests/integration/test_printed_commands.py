@@ -15,7 +15,6 @@ import pytest
 from rocstar.sandbox.extras import pip_command
 from rocstar.train.cli.dispatch import build_parser
 from rocstar.train.cli.training import interrupted
-from rocstar.train.reading.view.evaluation_page import compare_page
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.viewed_run import STEPS, RunIndex
 from rocstar.train.record.manifest import command_of_start, read_manifest
@@ -123,8 +122,8 @@ def of_a_trajectory(name: str) -> Callable[[str], str]:
 
 
 def of_two_evaluations(run: str) -> str:
-    a, b = (Path(RUN) / "evaluations" / f"step_{step:06d}" for step in (0, 4))
-    return str(compare_page(a, b)["command"])
+    reader = RunReader(RunIndex([Path(RUN)]).runs, reveal=False)
+    return str(reader.paired(("my coin", "0"), ("my coin", "4"))["command"])
 
 
 def of_a_manifest(run: str) -> str:

@@ -90,7 +90,7 @@ def refused(workshop: Any, *arguments: str) -> str:
 
 def test_a_folder_or_step_that_does_not_exist(workshop: Any, finished: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "gone"):
-        assert "no run directory" in refused(workshop, str(folder), "--step=1")
+        assert "not a run directory" in refused(workshop, str(folder), "--step=1")
     assert "no RL step 5; its steps are 1 to 4" in refused(workshop, str(finished), "--step=5")
     assert "'--fast' is not known" in refused(workshop, str(finished), "--step=1", "--fast")
 
