@@ -34,8 +34,8 @@ _KINDS: Final = {
 }  # fmt: skip
 """The expected kind of a value, by the first word of pydantic's type of error."""
 _BOUNDS: Final = {
-    "greater_than": "is not above {gt}", "greater_than_equal": "is below {ge}",
-    "less_than": "is not below {lt}", "less_than_equal": "is above {le}",
+    "greater_than": "is not above {gt:,.12g}", "greater_than_equal": "is below {ge:,.12g}",
+    "less_than": "is not below {lt:,.12g}", "less_than_equal": "is above {le:,.12g}",
 }  # fmt: skip
 
 

@@ -157,7 +157,7 @@ export class TokenView {
     if (isChosen) this.chosen(i);
     const chance = t.logprob === null ? "" : `, probability ${(100 * Math.exp(t.logprob)).toPrecision(3)}%`;
     this.detail.textContent = `token ${number(t.i)}: id ${t.id}${t.text === undefined ? "" : ` ${JSON.stringify(t.text)}`}, ${t.origin}, `
-      + `log-prob ${t.logprob === null ? "–" : t.logprob}${chance}, advantage ${t.advantage === null ? "–" : signed(t.advantage)}, `
+      + `log-prob ${t.logprob === null ? "–" : Number(t.logprob.toPrecision(7))}${chance}, advantage ${t.advantage === null ? "–" : signed(t.advantage)}, `
       + `${t.origin === "policy" ? "carries loss" : "no loss"}, version ${t.version ?? "–"}`
       + (t.learner === null ? "" : `; learner: log-prob ${t.learner.toPrecision(4)}, importance ${t.importance.toFixed(3)}, ratio ${t.ratio.toFixed(3)}, `
         + `${CODES[t.code]}, entropy ${t.entropy === null ? "–" : t.entropy.toPrecision(2)}`);
