@@ -6,8 +6,9 @@
 One shell on a terminal runs all of them in README's order, so that an activated environment and the folder
 stay. A line `label: command` of the output that names rocstar or torchrun is a printed command: it is pasted
 into the same shell after the command that printed it, once. A command whose comment or output has "Ctrl-C"
-gets one as soon as it is ready. `sudo` lines are left out: the packages are expected. `--as` needs root and
-runs everything as that user. Ends with 0 if each command ended with 0; a `--dry-run` may end with 2.
+gets one as soon as it is ready, and a chat Ctrl-D. `sudo` lines are left out: the packages are expected.
+`--as` needs root and runs everything as that user. Ends with 0 if each command ended with 0; a `--dry-run`
+may end with 2.
 """
 
 from __future__ import annotations
@@ -62,19 +63,22 @@ class Shell:
 
     def run(self, command: str, *, stops: bool) -> tuple[int, str]:
         os.write(self.terminal, command.encode() + b"\n")
+        if re.search(r"rocstar chat (?!.*--prompt)", command):
+            return self.read(re.compile("."), key=b"\x04")
         return self.read(READY if stops else re.compile("Ctrl-C"))
 
-    def read(self, ready: re.Pattern[str] | None) -> tuple[int, str]:
-        """Return exit code and output up to the next prompt; Ctrl-C once `ready` is in the output."""
-        text, interrupted, deadline = "", False, time.monotonic() + LONGEST_S
+    def read(self, ready: re.Pattern[str] | None, key: bytes = b"\x03") -> tuple[int, str]:
+        """Return exit code and output up to the prompt. Once `ready` is in it, send `key` in each silence."""
+        text, silences, deadline = "", 0, time.monotonic() + LONGEST_S
         while not (end := re.search(rf"{PROMPT}(\d+)>$", text)):
             if time.monotonic() > deadline:
                 raise SystemExit(f"no end after {LONGEST_S:.0f} s; the output ends with: {text[-2000:]}")
             if select.select([self.terminal], [], [], 1.0)[0]:
                 text = COLOURS.sub("", text + os.read(self.terminal, 65536).decode(errors="replace"))
-            elif ready and not interrupted and ready.search(text.partition("\n")[2]):
-                os.write(self.terminal, b"\x03")  # one second of silence after it is ready
-                interrupted = True
+            elif ready and ready.search(text.partition("\n")[2]):
+                if silences % 10 == 0:  # a second of silence after it is ready, and each ten seconds later
+                    os.write(self.terminal, key)
+                silences += 1
         return int(end[1]), text[: end.start()]
 
     def close(self) -> None:
