@@ -360,6 +360,7 @@ BUGS = [
     Bug("tell_saved", "(run.saving.directory / checkpoint.COMPLETE).exists()", "run.saving.directory", "test_stages.py::test_listeners_hear_of_a_checkpoint_once_it_is_whole"),
     Bug("chart.finite", "math.isfinite(value)", "True", "view/test_drawings.py::test_a_value_that_is_not_finite_is_a_gap_and_steps_are_each_series_own"),
     Bug("run_facts.progress_of", '"" if _STEP.match(last) else last', "last", "view/test_run_facts.py::test_the_work_after_the_last_step_is_named"),
+    Bug("console_log.ConsoleLog.__enter__", "without_secrets(self._argv)", "self._argv", "view/test_run_facts.py::test_a_run_says_why_it_ended_and_its_log_has_no_secrets"),
     Bug("viewed_run._without_secrets", '"Z started: " in line', "False", "view/test_run_facts.py::test_a_run_says_why_it_ended_and_its_log_has_no_secrets"),
     Bug("timeline._last_to_end", "np.argsort(-ends, kind='stable')", "np.argsort(ends, kind='stable')", "view/test_timeline.py::test_a_step_shows_those_that_ended_last"),
     Bug("token_classes.split_turns", "before.origin is Origin.tool", "before.origin is not Origin.policy and before.start > 0", "analysis/test_token_classes.py::test_a_turn_that_answers_the_user_is_no_turn_behind_a_tool"),

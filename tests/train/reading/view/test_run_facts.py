@@ -24,6 +24,7 @@ from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.metrics import is_zero_if_absent, read_metrics
+from rocstar.train.record.run_directory import CONSOLE_LOG
 
 
 def row(step: int, phase: str = "rl", **metrics: float | None) -> dict[str, Any]:
@@ -196,4 +197,7 @@ def test_a_run_says_why_it_ended_and_its_log_has_no_secrets(
         assert head_facts(run)["reason"] == reason
     start_of(tmp_path, status="running")
     assert head_facts(run)["reason"] == KILLED, "no process has its lock"
-    assert "hunter2" not in "".join(run.log()) and "--engine.api_key=***" in run.log()[0]
+    log = tmp_path / CONSOLE_LOG
+    assert "hunter2" not in log.read_text() and "--engine.api_key=***" in run.log()[0]
+    log.write_text(f"2026-11-22T15:23:10Z started: {' '.join(argv)} (process 1)\n")  # as 0.2 wrote it
+    assert "hunter2" not in run.log()[0] and "--engine.api_key=***" in run.log()[0]
