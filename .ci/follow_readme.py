@@ -123,7 +123,9 @@ def main() -> int:
             print(head, flush=True)
             transcript.write(f"{head}\n{text.partition(chr(10))[2]}\n\n")
             transcript.flush()
-            new = [found for found in PRINTED.findall(text.partition("\n")[2]) if found not in seen]
+            # The start of a plan that lacks something cannot run.
+            printed = PRINTED.findall(text.partition("\n")[2]) if code != 2 else []
+            new = [found for found in printed if found not in seen]
             seen.update(new)
             queue[:0] = [(one, "printed") for one in dict.fromkeys(new)]
     shell.close()

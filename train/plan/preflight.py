@@ -395,7 +395,8 @@ def _examine_data(recipe: Recipe, found: Findings, built_in: LoadSet, *, dry: bo
         found.notes += found.collect(lambda: prompts.conversations(rows)) or []
         if dry and found.has_template and not found.problems:  # a run encodes them in its cold start
             found.collect(lambda: encode_rows(recipe, rows))
-    absent = _examine_downloads(recipe, found) if dry else []
+    # A start that is refused anyway downloads no set: without a network each one takes half a minute.
+    absent = _examine_downloads(recipe, found) if dry else [*_named_sets(recipe)] if found.problems else []
     shown = PromptCheck(recipe) if found.has_template else None
     tasks = found.tasks = _load_tasks(recipe, shown, found, built_in, rows, absent)
     found.notes += [*tasks.unreadable, *tasks.notes] if tasks else []
@@ -410,10 +411,15 @@ def _examine_downloads(recipe: Recipe, found: Findings) -> list[str]:
             found.unknown.append(f"{name} = {config.source!r}: its rows, which are read when the run starts")
         except Unreachable as error:
             found.unknown.append(f"{name} = {config.source!r}: the hub cannot be asked ({error})")
-    sets = {f"eval.{k}.set": one.set for k, one in enumerate(recipe.eval) if one.set and not one.path}
+    sets = _named_sets(recipe)
     for name, value in sets.items():
         found.unknown.append(f"{name} = {value!r}: its rows, which are read when the run starts")
     return [*(name for name, _ in absent), *sets]
+
+
+def _named_sets(recipe: Recipe) -> dict[str, str]:
+    """Return the built-in sets by field, without those read from a file."""
+    return {f"eval.{k}.set": one.set for k, one in enumerate(recipe.eval) if one.set and not one.path}
 
 
 def _examine_policy(

@@ -326,6 +326,20 @@ def test_a_run_that_is_there_is_told_before_it_would_be_met(folder: Path) -> Non
     assert check_start(recipe(), folder / "run", dry=True, resume=True).problems == []
 
 
+def test_a_start_that_lacks_something_downloads_no_set(folder: Path) -> None:
+    asked: list[str] = []
+
+    def load(config: Any) -> list[Any]:
+        asked.append(config.set)
+        return []
+
+    chosen = recipe(eval=[{"set": "aime24"}])
+    found = check_start(chosen, folder / "tasks.jsonl" / "run", built_in=load)
+    assert len(found.problems) == 1 and not asked
+    check_start(chosen, folder / "run", built_in=load)
+    assert asked == ["aime24"]
+
+
 def test_a_redis_without_its_client_is_told_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         preflight, "missing_extra_message", lambda who, extra: f"{who} needs redis of {extra}"
