@@ -71,8 +71,6 @@ class FakeServer:
         self._in_front: set[str] = set()
         self._resumed = asyncio.Event()
         self._incremental, self._on_death = incremental, on_death
-        self.streams_closed = 0
-        """Streamed answers whose client went away."""
         self._work = asyncio.Event()
         self._snapshot_at = time.time()
         self._runner: web.AppRunner | None = None
@@ -264,7 +262,6 @@ class FakeServer:
                     await response.write_eof()
                     return response
         except ConnectionError:  # the client has gone
-            self.streams_closed += 1
             self.scheduler.abort(asked.rid)
             return response
         if request.transport is not None:
