@@ -172,6 +172,15 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(run: Path
     assert main(["export", str(run), f"--out={tmp_path / 'full'}"]) == 2
 
 
+@pytest.mark.parametrize("text", ["stages = 3", "model = 3", "eval = [{ data = { limit = 2 } }]", "sft = 1"])
+def test_a_run_whose_recipe_has_another_form_is_damaged(run: Path, tmp_path: Path, text: str) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text(text)
+    with pytest.raises(ConfigError, match="is damaged"):
+        export(tmp_path / "run", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 LLAMA = LlamaForCausalLM, LlamaConfig
 QWEN2 = Qwen2ForCausalLM, Qwen2Config
 

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from rocstar.train.learner.export.source import ExportSource
+from rocstar.train.recipe.errors import ConfigError
 
 FACTS = ("rocstar", "commit", "torch", "transformers", "python", "recipe", "world_size", "started", "ended")
 """Fields of the run's manifest in the card: versions and digests, nothing of the machine."""
@@ -23,7 +24,20 @@ def model_card(source: ExportSource, **loaders: str) -> str:
     """Return the page, with the front matter of model hubs. No path and no machine name is in it.
 
     loaders: `checked`, the checks of this export; `tried`, loaders that read such files; `not_tried`.
+
+    Raises:
+        ConfigError: recipe, manifest or results of the run do not have their form.
     """
+    try:
+        return _render(source, loaders)
+    except (AttributeError, KeyError, TypeError, ValueError, jinja2.TemplateError) as error:
+        raise ConfigError(
+            "config.toml, manifest.json or results.json of the run is damaged "
+            f"({type(error).__name__}: {error}); restore it, or export a copy of the checkpoint in another folder"
+        ) from None
+
+
+def _render(source: ExportSource, loaders: Mapping[str, str]) -> str:
     path = str(source.recipe.get("model", {}).get("path", "scratch"))
     is_on_hub = path.count("/") == 1 and not path.startswith((".", "/", "~"))
     words = (str(word).rpartition("=") for word in source.manifest.get("command", []))

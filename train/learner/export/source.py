@@ -110,6 +110,10 @@ def _of_run(run: Path, step: int) -> dict[str, Any]:
         starts, evaluated = read_manifest(run), read_manifest(files[0].parent)
     except (tomllib.TOMLDecodeError, ManifestError) as error:
         raise ConfigError(f"the run {str(run)!r} is damaged: {error}") from None
+    if any(not isinstance(recipe.get(name, {}), dict) for name in ("model", "run")):
+        raise ConfigError(
+            f"the run {str(run)!r} is damaged: model or run is no table in config.toml; restore it"
+        )
     scores, before = (read_json_object(path).get("sets", {}) if path.is_file() else {} for path in files)
     return {
         "step": step,
