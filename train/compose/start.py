@@ -41,10 +41,8 @@ def checked(order: TrainOrder) -> tuple[TrainOrder, Findings] | None:
 
     None if the run is complete, which rank 0 prints. ConfigErrors for all that is missing.
     """
-    recipe, is_live = (
-        dated(order.recipe, former=order.run_dir if order.resume else order.rollouts),
-        order.rollouts is None,
-    )
+    is_live = order.rollouts is None
+    recipe = dated(order.recipe, former=order.run_dir if order.resume else order.rollouts)
     message = complete(recipe, order.run_dir, live=is_live) if order.resume else None
     if message:
         if os.environ.get("RANK", "0") == "0":

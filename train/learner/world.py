@@ -23,8 +23,8 @@ from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
 from rocstar.train.learner.store_channel import StoreChannel
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 
-JOIN_TIMEOUT = timedelta(minutes=15)
-"""The time every rank has to be there."""
+JOIN_TIMEOUT = timedelta(hours=1)
+"""The time every rank has to be there. Rank 0 comes after it has read, and maybe downloaded, the data."""
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """Timeout of one collective, which begins after rank 0's call: it covers only work of the learner."""
 
