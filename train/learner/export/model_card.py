@@ -33,7 +33,7 @@ def model_card(source: ExportSource, **loaders: str) -> str:
     except (AttributeError, KeyError, TypeError, ValueError, jinja2.TemplateError) as error:
         raise ConfigError(
             "config.toml, manifest.json or results.json of the run is damaged "
-            f"({type(error).__name__}: {error}); restore it, or export a copy of the checkpoint in another folder"
+            f"({type(error).__name__}: {error}); restore it, or export a copy of the checkpoint elsewhere"
         ) from None
 
 
