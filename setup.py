@@ -72,9 +72,7 @@ def jobs() -> int:
 def cmake() -> str:
     found = shutil.which("cmake")
     if found is None:
-        raise SystemExit(
-            "cmake is not on PATH; install it with `apt-get install cmake` or `pip install cmake`"
-        )
+        raise SystemExit("cmake is not on PATH; install it with `apt-get install cmake` or `pip install cmake`")
     return found
 
 

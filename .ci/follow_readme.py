@@ -93,9 +93,7 @@ def main() -> int:
     parser.add_argument("--as", dest="user", help="an ordinary user; needs root")
     parser.add_argument("--folder", type=Path, help="an empty folder for the clone; default: a temporary one")
     parser.add_argument("--transcript", type=Path, default=Path("follow-readme.txt"))
-    parser.add_argument(
-        "--skip", action="append", default=["sudo "], help="beginning of commands to leave out"
-    )
+    parser.add_argument("--skip", action="append", default=["sudo "], help="beginning of commands to leave out")
     parser.add_argument("--list", action="store_true", help="print README's commands, run none")
     options = parser.parse_args()
     commands = [line for line in readme_commands() if not line.startswith(tuple(options.skip))]

@@ -90,9 +90,7 @@ def copy_page(page: Path, *, toctree: str = "") -> list[Path]:
         if not target.exists() or target == ROOT:
             return match[0]
         path = site_path(target) + ("/README.md" if target.is_dir() else "")
-        return os.path.relpath(
-            re.sub(r"\.md$", ".html", path) if match["html"] else path, os.path.dirname(here)
-        )
+        return os.path.relpath(re.sub(r"\.md$", ".html", path) if match["html"] else path, os.path.dirname(here))
 
     text = LINK.sub(moved, page.read_text(encoding="utf-8"))
     (SOURCES / here).parent.mkdir(parents=True, exist_ok=True)
@@ -136,15 +134,7 @@ def build() -> int:
     write_sources()
     settings = SETTINGS | {"root_doc": "index"}
     app = Sphinx(
-        SOURCES,
-        None,
-        SITE,
-        ROOT / "build" / "doctrees",
-        "html",
-        settings,
-        None,
-        warningiserror=True,
-        freshenv=True,
+        SOURCES, None, SITE, ROOT / "build" / "doctrees", "html", settings, None, warningiserror=True, freshenv=True
     )
     app.build()
     for path in SOURCES.rglob("*"):  # pictures of HTML tags; pages for language models

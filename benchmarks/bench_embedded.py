@@ -79,8 +79,7 @@ def scripts(count: int, siblings: int, seed: int, *, vocabulary: int = VOCABULAR
     for k in range(count):
         prompt = text(30, 80) if k % siblings == 0 else made[-1].prompt
         turns = [
-            (min(160, 4 + int(rng.lognormvariate(3.0, 0.7))), text(8, 30))
-            for _ in range(rng.choice([1, 2, 2, 3, 4]))
+            (min(160, 4 + int(rng.lognormvariate(3.0, 0.7))), text(8, 30)) for _ in range(rng.choice([1, 2, 2, 3, 4]))
         ]
         made.append(Script(prompt=prompt, turns=turns))
     return made
@@ -102,9 +101,7 @@ def tiny_model() -> Any:
     return Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa").eval()
 
 
-def timed(
-    run: Callable[[list[Script], int], Turns], work: list[Script], seed: int
-) -> tuple[float, float, Turns]:
+def timed(run: Callable[[list[Script], int], Turns], work: list[Script], seed: int) -> tuple[float, float, Turns]:
     """CPU and wall seconds of the whole process, and the turns."""
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -216,11 +213,7 @@ class Peer:
             left -= 1
             k = int(got.request_id.split("/")[1])
             turns = said[k]
-            before = (
-                turns[-1].before + turns[-1].ids + work[k].turns[len(turns) - 1][1]
-                if turns
-                else work[k].prompt
-            )
+            before = turns[-1].before + turns[-1].ids + work[k].turns[len(turns) - 1][1] if turns else work[k].prompt
             turns.append(Said(before=before, ids=list(got.generated_tokens), logprobs=list(got.logprobs)))
             if len(turns) < len(work[k].turns):
                 ask(k, before + turns[-1].ids + work[k].turns[len(turns) - 1][1])

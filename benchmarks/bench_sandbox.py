@@ -19,9 +19,7 @@ PARTS = {"forks": forks, "sessions": sessions, "flood": flood}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="part", metavar="PART", required=True)
     for part in PARTS.values():
         part.add_parser(verbs)

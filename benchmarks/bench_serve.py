@@ -67,9 +67,7 @@ def make_agent(script: str, sandbox: Any) -> Agent:
         chat=ChatFormat(TOKENIZER, load_template("compact", None), [tool.schema]),
         tools=Dispatcher(tools=[tool], sandbox=sandbox),
         judge=Unjudged(),
-        limits=RolloutLimits(
-            max_response_tokens=1 << 18, max_turns=TURNS + 2, max_tool_tokens=512, timeout_s=300.0
-        ),
+        limits=RolloutLimits(max_response_tokens=1 << 18, max_turns=TURNS + 2, max_tool_tokens=512, timeout_s=300.0),
         sampling=Sampling(),
     )
 

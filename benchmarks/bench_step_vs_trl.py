@@ -92,10 +92,7 @@ def overrides(options: argparse.Namespace) -> list[str]:
 def our_steps(options: argparse.Namespace, folder: Path, way: Sequence[str]) -> list[dict[str, Any]]:
     """One run of `rocstar train` on the cores; the steps of it that count."""
     threads = str(num_threads(options.cores))
-    environment = {
-        **os.environ,
-        **{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
-    }
+    environment = {**os.environ, **{"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"}}
     command = [
         *("taskset", "-c", options.cores, sys.executable, "-m", "rocstar.train"),
         *(str(options.run / "config.toml"), *overrides(options), *way, f"--output-dir={folder}"),
@@ -162,9 +159,7 @@ def write_inputs(recipe: Recipe, options: argparse.Namespace, folder: Path) -> t
     tasks, settings = folder / "tasks.json", folder / "settings.json"
     asked = [(task, chat.prompt_ids(task.question, task.context)) for task in tasks_in_order(recipe, options)]
     tasks.write_text(
-        json.dumps(
-            [{"question": t.question, "answer": t.answer, "prompt_ids": list(ids)} for t, ids in asked]
-        )
+        json.dumps([{"question": t.question, "answer": t.answer, "prompt_ids": list(ids)} for t, ids in asked])
     )
     limits = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns, "lr": LR}
     template = {"template": tokenizer.chat_template, "siblings": options.siblings}
@@ -206,9 +201,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
             numbers = (size, setting.count, setting.together)
             arguments = [recipe.model.path, str(tasks), *map(str, numbers), str(limits)]
             child = Child(
-                *(peer.name, options.trl_python, "trl_step.py", arguments),
-                cores=options.cores,
-                threads=peer.threads,
+                *(peer.name, options.trl_python, "trl_step.py", arguments), cores=options.cores, threads=peer.threads
             )
             children.append(stack.enter_context(child))
         for child in children:
@@ -286,9 +279,7 @@ def main() -> int:
     faster = round(ours[speed] / best[speed], 2)
     update = round(best["learn_s"] / plain["learn_s"], 2)
     claims = [
-        claim(
-            "trajectories per second of a whole agentic step over TRL's best setting", faster, at_least=BAR
-        ),
+        claim("trajectories per second of a whole agentic step over TRL's best setting", faster, at_least=BAR),
         claim("time of TRL's update over rocstar's in that step", update, at_least=UPDATE_BAR),
         claim("difference of generated tokens of both sides", apart(ours, best), at_most=TOKENS_AGREE),
     ]

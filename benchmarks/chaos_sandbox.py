@@ -150,9 +150,7 @@ def report(options: argparse.Namespace, outcome: dict[str, Any], processes_left:
     claims = []
     for name in ("zygote", "supervisor"):
         slowest = max(event["recovery_s"] for event in events if event["victim"] == name)
-        claims.append(
-            claim(f"slowest recovery after the kill of a {name}", slowest, "s", at_most=RECOVERY_BAR_S)
-        )
+        claims.append(claim(f"slowest recovery after the kill of a {name}", slowest, "s", at_most=RECOVERY_BAR_S))
     for text in (load.lost + load.wrong)[:10]:
         print(f"not right: {text}")
     answered = sum("answered" in event["session"] for event in events if event["victim"] == "supervisor")

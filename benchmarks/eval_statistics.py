@@ -65,11 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     result = {"evaluations": options.evaluations, "comparisons": options.comparisons, "spread_logits": SPREAD}
     return finish(
-        "eval_statistics",
-        {**result, "coverage": cells, "paired": tests},
-        claims,
-        options.out,
-        seeds=[options.seed],
+        "eval_statistics", {**result, "coverage": cells, "paired": tests}, claims, options.out, seeds=[options.seed]
     )
 
 
@@ -115,9 +111,7 @@ def comparison(n: int, k: int, mean: float, comparisons: int, rng: np.random.Gen
     """Size and power of the sign-flip test, and power at the detectable difference that it reports."""
     alike = differences(n, k, mean, 0.0, comparisons, rng)
     apart = differences(n, k, mean, GAIN, comparisons, rng)
-    reported = [
-        paired_difference(list(row / k), rng).detectable for row in alike[: max(20, comparisons // 20)]
-    ]
+    reported = [paired_difference(list(row / k), rng).detectable for row in alike[: max(20, comparisons // 20)]]
     detectable = float(np.median(reported))
     reachable = mean + detectable < 0.98
     moved = differences(n, k, mean, detectable, comparisons // 2, rng) if reachable else None

@@ -245,9 +245,7 @@ async def run(options: argparse.Namespace) -> int:
             words = [sys.executable, __file__, "--hostile", str(server.port)]
             words.append(f"--memory-bytes={options.memory_bytes}")
             pipe = asyncio.subprocess.PIPE
-            hostile = await asyncio.create_subprocess_exec(
-                *words, stdin=pipe, stdout=pipe, start_new_session=True
-            )
+            hostile = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, start_new_session=True)
             assert hostile.stdout is not None
             async with asyncio.timeout(TIMEOUT_S):
                 await hostile.stdout.readline()  # its load is running

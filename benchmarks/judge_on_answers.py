@@ -79,20 +79,14 @@ def _of_expressions(answer: str) -> Iterator[tuple[str, str]]:
     if re.fullmatch(r"\(.*,.*\)", answer):
         yield "left and right", f"\\left{answer[:-1]}\\right)"
     if "\\pi" in answer:
-        yield (
-            "pi, plain",
-            re.sub(r"\\pi", "pi", re.sub(r"(?<=[0-9)]) ?\\pi|(?<=[a-z0-9]\}) ?\\pi", "*pi", answer)),
-        )
+        yield ("pi, plain", re.sub(r"\\pi", "pi", re.sub(r"(?<=[0-9)]) ?\\pi|(?<=[a-z0-9]\}) ?\\pi", "*pi", answer)))
         yield "pi, Unicode", answer.replace("\\pi", "π")
     if re.search(r"\\sqrt\{[^{}]*\}", answer):
         yield "a root, plain", re.sub(r"\\sqrt\{([^{}]*)\}", r"sqrt(\1)", answer)
         yield "a root, Unicode", re.sub(r"\\sqrt\{(\d+)\}", r"√\1", answer)
     if _POWER.search(answer) and "text" not in answer:
         yield "a power, plain", _POWER.sub(r"**\1\2", answer)
-        yield (
-            "a power, Unicode",
-            _POWER.sub(lambda found: (found[1] or found[2]).translate(_SUPERSCRIPTS), answer),
-        )
+        yield ("a power, Unicode", _POWER.sub(lambda found: (found[1] or found[2]).translate(_SUPERSCRIPTS), answer))
     yield from _of_ranges(answer)
 
 
@@ -168,9 +162,7 @@ def _range(answer: str, rng: random.Random) -> str | None:
     if "infty" in low and "infty" in high:
         return None
     end, sign = (
-        (high, "<" if found[4] == ")" else "\\le")
-        if "infty" in low
-        else (low, ">" if found[1] == "(" else "\\ge")
+        (high, "<" if found[4] == ")" else "\\le") if "infty" in low else (low, ">" if found[1] == "(" else "\\ge")
     )
     other = {"<": (">", "\\le"), "\\le": ("\\ge", "<"), ">": ("<", "\\ge"), "\\ge": ("\\le", ">")}[sign]
     return f"x {rng.choice(other)} {end}"
@@ -236,14 +228,9 @@ def _glued(answer: str, rng: random.Random) -> str | None:
 
 
 def _unit(answer: str, rng: random.Random) -> str | None:
-    if (
-        not re.fullmatch(r"-?\d+|-?\\frac\{\d+\}\{\d+\}|[^=<>,a-z]*\\(?:pi|sqrt)[^=<>,]*", answer)
-        or "text" in answer
-    ):
+    if not re.fullmatch(r"-?\d+|-?\\frac\{\d+\}\{\d+\}|[^=<>,a-z]*\\(?:pi|sqrt)[^=<>,]*", answer) or "text" in answer:
         return None
-    return answer + rng.choice(
-        ("\\%", " \\text{ thousands}", "m", "!", " \\text{ is wrong}", " i", "^2", " x")
-    )
+    return answer + rng.choice(("\\%", " \\text{ thousands}", "m", "!", " \\text{ is wrong}", " i", "^2", " x"))
 
 
 def _named(answer: str, rng: random.Random) -> str | None:

@@ -167,9 +167,7 @@ def main() -> int:
     # A life is as long as a start and about three steps, so that all kills come before the end.
     rows = untimed(whole / "metrics.jsonl")
     timed = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
-    step_s = sum(row.get("time/step", 0.0) for row in timed) / max(
-        1, sum(row["phase"] == "rl" for row in rows)
-    )
+    step_s = sum(row.get("time/step", 0.0) for row in timed) / max(1, sum(row["phase"] == "rl" for row in rows))
     span_s = max(8.0, whole_s - options.steps * step_s) + 3 * step_s
     kills = []
     for found in run_killed(

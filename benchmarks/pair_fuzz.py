@@ -32,16 +32,10 @@ from rocstar.sandbox.types import ExecRequest, Limits, SandboxError
 
 ROUNDS = 8
 CONFIRMATIONS = 3
-NEVER = frozenset(
-    (0, 3, 15, 34, 60, 231, 232, 35, 130, 219, 23, 7, 270, 271, 281, 230, 202, 61, 247, 128, 56)
-)
+NEVER = frozenset((0, 3, 15, 34, 60, 231, 232, 35, 130, 219, 23, 7, 270, 271, 281, 230, 202, 61, 247, 128, 56))
 """By number on x86-64: reading and closing descriptors that the harness needs, waiting, ending, forking."""
 
-KNOWN = {
-    "sysinfo": (99,),
-    "numbers of inodes": (5, 4, 6, 262, 332),
-    "pages of the process": (98,),
-}
+KNOWN = {"sysinfo": (99,), "numbers of inodes": (5, 4, 6, 262, 332), "pages of the process": (98,)}
 """By which something is known to pass: docs/reference/threats.md."""
 
 Call = tuple[int, tuple[Any, ...]]
@@ -184,9 +178,7 @@ def main() -> int:
     found = asyncio.run(fuzz(options, numbers))
     passing, died = len(found["findings"]), found["restarts"]
     claims = [
-        claim(
-            "pairs of system calls by which one program passes a bit to another", passing, "pairs", at_most=0
-        ),
+        claim("pairs of system calls by which one program passes a bit to another", passing, "pairs", at_most=0),
         claim("supervisors that died while system calls were fuzzed", died, "supervisors", at_most=0),
         claim("pairs of system calls that were fuzzed", found["pairs"], "pairs"),
     ]

@@ -33,14 +33,7 @@ def page(name: str) -> str:
             same.setdefault(row["where"], []).append(f"{what} {ours}")
         else:
             table.append(f"| {what} | {report} | {row['where']} | {ours} | {why} |")
-    lines = [
-        f"# `{name}` and its report",
-        "",
-        "Made by `python benchmarks/recipe_table.py`.",
-        "",
-        "## The same",
-        "",
-    ]
+    lines = [f"# `{name}` and its report", "", "Made by `python benchmarks/recipe_table.py`.", "", "## The same", ""]
     lines += [f"- {where}: {', '.join(fields)}" for where, fields in same.items()]
     return "\n".join([*lines, "", "## Different", "", HEAD, *table, ""])
 

@@ -111,8 +111,7 @@ def recipe_of(size: str, *, dtype: str, checkpointing: bool, tokens: int) -> Rec
             "model": {"scratch": SIZES[size], "dtype": dtype, "activation_checkpointing": checkpointing},
             "sft": {"steps": 1, "optimizer": "adamw", "batch_size": 16, "max_tokens": 300}
             | {"demonstration_tasks": tasks},
-            "rl": {"tasks_per_step": 4, "rollouts_per_task": 8, "group_size": 8}
-            | {"tokens_per_microbatch": tokens},
+            "rl": {"tasks_per_step": 4, "rollouts_per_task": 8, "group_size": 8} | {"tokens_per_microbatch": tokens},
             "stages": [{"steps": 1, "max_response_tokens": 400, "max_turns": 4, "data": tasks}],
         },
         where="benchmark",
@@ -123,9 +122,7 @@ def peaks(open_stage: Callable[[], AbstractContextManager[Any]], recipe: Recipe)
     """Bytes at the peak of an SFT and of an RL step, on real tensors or on fake ones."""
     scratch = recipe.model.scratch
     is_real = open_stage is real_cpu
-    model: Any = (
-        build_model(scratch, scratch.vocab_size, seed=0) if is_real else model_without_weights(recipe.model)
-    )
+    model: Any = build_model(scratch, scratch.vocab_size, seed=0) if is_real else model_without_weights(recipe.model)
     _, batches = batches_of(recipe, 1, row_cost(model), model.config.vocab_size)
     with open_stage() as stage, scopes(stage.tracker):
         rehearsed = RehearsalLearner(stage, recipe, model, ALONE)

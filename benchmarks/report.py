@@ -30,9 +30,7 @@ def machine() -> dict[str, Any]:
     cpu = Path("/proc/cpuinfo")
     facts = cpu.read_text().splitlines() if cpu.exists() else []
     return {
-        "cpu": next(
-            (line.split(":")[1].strip() for line in facts if "model name" in line), platform.machine()
-        ),
+        "cpu": next((line.split(":")[1].strip() for line in facts if "model name" in line), platform.machine()),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),

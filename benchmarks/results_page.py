@@ -117,9 +117,7 @@ def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str
             *([f"{number} seed{'s' * (number > 1)}"] if number else []),
             *(["**old**"] if since[result["commit"]] - since[newest] > RECENT else []),
         ]
-        command = textwrap.shorten(
-            re.sub(r" --out \S+", "", result["command"]), LONGEST_COMMAND, placeholder=" ..."
-        )
+        command = textwrap.shorten(re.sub(r" --out \S+", "", result["command"]), LONGEST_COMMAND, placeholder=" ...")
         lines = [f"\n## {name.removesuffix('.json')}", "", f"`{command}`: {', '.join(facts)}.", ""]
         sections.append("\n".join([*lines, *rows(result["claims"])]) + "\n")
     return HEAD.format(recent=RECENT, newest=newest[:8]) + "".join(sections)
@@ -128,9 +126,7 @@ def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str
 def rows(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the table of one result: the words that all claims begin with are in its head, once."""
     parts = [re.split(r"(?<=[:,]) ", one["claim"])[:-1] for one in claims if len(claims) > 1]
-    shared = [
-        column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))
-    ]
+    shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))]
     has_bar = any(one["bar"] for one in claims)
     table = [[" ".join(shared).rstrip(",:") or "claim", "figure", "bar"]]
     for one in claims:
@@ -184,9 +180,7 @@ def check(results: Mapping[str, dict[str, Any]], written: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; name the problems")
     options = parser.parse_args(arguments)
     results = read_results()

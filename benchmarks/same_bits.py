@@ -80,9 +80,7 @@ def contents(directory: Path) -> dict[str, Any]:
             told = [json.loads(line) for line in file.read_bytes().splitlines()]
             text = json.dumps([{k: v for k, v in one.items() if k != "times"} for one in told])
             found[f"records {file.name}"] = hashlib.sha256(text.encode()).hexdigest()
-    for file in sorted(
-        [*directory.glob("evaluations/*/results.json"), *directory.glob("evaluations/*/attempts/*")]
-    ):
+    for file in sorted([*directory.glob("evaluations/*/results.json"), *directory.glob("evaluations/*/attempts/*")]):
         found[f"evaluation {file.relative_to(directory)}"] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
 

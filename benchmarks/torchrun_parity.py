@@ -52,9 +52,7 @@ def compare(directory: Path, expected: Path, steps: int) -> dict:
     mine, others = (rows(d, "rl")[:steps] for d in (directory, expected))
     if [row["step"] for row in mine] != list(range(1, steps + 1)) or len(others) != steps:
         raise SystemExit(f"{directory} has {len(mine)} steps, {expected} has {len(others)}, not {steps}")
-    differences = {
-        name: max(abs(a[name] - b[name]) for a, b in zip(mine, others, strict=True)) for name in COMPARED
-    }
+    differences = {name: max(abs(a[name] - b[name]) for a, b in zip(mine, others, strict=True)) for name in COMPARED}
     losses = [row["loss/policy"] for row in mine]
     return {"largest_difference": differences, "losses": losses, "smallest_loss": min(map(abs, losses))}
 

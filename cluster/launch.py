@@ -388,9 +388,7 @@ def parse(argv: Sequence[str]) -> tuple[Job, argparse.Namespace]:
     parser.add_argument("--serving-hosts", default="", help=text)
     text = "how a command gets to a node; {host} and {command} stand for both. Default: ssh"
     parser.add_argument("--shell", default=SSH, metavar="TEMPLATE", help=text)
-    parser.add_argument(
-        "--output-dir", type=Path, help="run directory; default runs/NAME, of recipe NAME.toml"
-    )
+    parser.add_argument("--output-dir", type=Path, help="run directory; default runs/NAME, of recipe NAME.toml")
     text = "processes on each of --hosts; default: its GPUs, without those that the recipe gives servers"
     parser.add_argument("--ranks", type=int, help=text)
     parser.add_argument("--port", type=int, default=29500, help="of rank 0's node")

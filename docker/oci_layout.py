@@ -65,9 +65,7 @@ def write_layer(root: Path, to: Any, seconds: int) -> str:
     return plain.digest
 
 
-def write_layout(
-    root: Path, layout: Path, *, name: str, config: dict[str, Any], seconds: int
-) -> dict[str, Any]:
+def write_layout(root: Path, layout: Path, *, name: str, config: dict[str, Any], seconds: int) -> dict[str, Any]:
     """Writes `layout`, which must not be there. `config`: of the containers (Entrypoint and the like).
     Returns the manifest. Raises OSError."""
     blobs = layout / "blobs" / "sha256"
@@ -91,12 +89,7 @@ def write_layout(
         "config": config,
         "rootfs": {"type": "layers", "diff_ids": [diff_id]},
     }
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": add(CONFIG, image),
-        "layers": [layer],
-    }
+    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": add(CONFIG, image), "layers": [layer]}
     entry = {**add(MANIFEST, manifest), "annotations": {"org.opencontainers.image.ref.name": name}}
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}
     (layout / "index.json").write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
@@ -158,18 +151,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("root", type=Path, help="the folder that becomes the image's file system")
     parser.add_argument("layout", type=Path, help="a folder to make")
-    parser.add_argument(
-        "--name", default="latest", help="the image's name in its index (default: %(default)s)"
-    )
+    parser.add_argument("--name", default="latest", help="the image's name in its index (default: %(default)s)")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="write the layout as one tar besides")
     parser.add_argument("--port", type=int, action="append", default=[], help="a port that it listens on")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--entrypoint", nargs=argparse.REMAINDER, default=[], help="the command, to the end")
     options = parser.parse_args()
     if not options.root.is_dir() or options.layout.exists():
-        problem = (
-            f"{options.root} is no folder" if not options.root.is_dir() else f"{options.layout} is there"
-        )
+        problem = f"{options.root} is no folder" if not options.root.is_dir() else f"{options.layout} is there"
         print(f"oci_layout: {problem}", file=sys.stderr)
         return 2
     config: dict[str, Any] = {"Env": options.env, "Entrypoint": options.entrypoint}

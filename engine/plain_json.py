@@ -30,10 +30,7 @@ def to_plain(value: Any) -> Any:
     name = type(value).__name__
     if type(value) is not _SEQUENCES.get(name):
         raise TypeError(f"{name} is no plain value")
-    return {
-        TAG: name,
-        "of": [to_plain(item) for item in (value if name == "tuple" else sorted(value, key=repr))],
-    }
+    return {TAG: name, "of": [to_plain(item) for item in (value if name == "tuple" else sorted(value, key=repr))]}
 
 
 def from_plain(value: Any) -> Any:

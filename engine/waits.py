@@ -108,9 +108,7 @@ class WaitBoard:
         return "\n".join(lines)
 
 
-def waiting(
-    who: str, whom: str, *, kind: str, deadline: float | None, may_expire: bool | None = None
-) -> Wait:
+def waiting(who: str, whom: str, *, kind: str, deadline: float | None, may_expire: bool | None = None) -> Wait:
     """Write the block down on the board of this context, if there is one.
 
     may_expire: the watchdog may end it early; None: if it has a deadline.

@@ -45,10 +45,7 @@ _OTHERS = (
 TABLE: dict[Arch, tuple[tuple[float, LaunchConfig], ...]] = {
     "gfx942": _CDNA,
     "gfx950": _CDNA,
-    "sm_90": (
-        (8192, LaunchConfig(block=1024, num_warps=4)),
-        (float("inf"), LaunchConfig(block=4096, num_warps=8)),
-    ),
+    "sm_90": ((8192, LaunchConfig(block=1024, num_warps=4)), (float("inf"), LaunchConfig(block=4096, num_warps=8))),
     "fallback": ((float("inf"), LaunchConfig(block=2048, num_warps=4)),),
     # The interpreter pays per instruction, not per column.
     "interpreter": ((float("inf"), LaunchConfig(block=1024, num_warps=1)),),

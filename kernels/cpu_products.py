@@ -65,6 +65,5 @@ def _is_exact() -> bool:
     wide_a, wide_b = a.double(), b.double()
     expected = [wide_a @ wide_b.T, wide_a.T @ wide_b, wide_a + wide_a @ wide_b, wide_a @ wide_b.T]
     return all(
-        float((x.double() - y).abs().max() / y.abs().max()) < EXACT
-        for x, y in zip(found, expected, strict=True)
+        float((x.double() - y).abs().max() / y.abs().max()) < EXACT for x, y in zip(found, expected, strict=True)
     )

@@ -56,9 +56,7 @@ def norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 
 
 @_operator()
-def norm_grad(
-    x: Tensor, weight_D: Tensor, eps: float, grad: Tensor, add: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def norm_grad(x: Tensor, weight_D: Tensor, eps: float, grad: Tensor, add: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the gradients of `norm` for x and for the weight. add: another gradient of x, added to the
     first."""
     from rocstar.kernels import triton_layers

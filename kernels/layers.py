@@ -31,11 +31,7 @@ def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 
 
 def norm_linears(
-    x_TC: Tensor,
-    norm_C: Tensor,
-    eps: float,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None] | None = None,
+    x_TC: Tensor, norm_C: Tensor, eps: float, weights: Sequence[Tensor], biases: Sequence[Tensor | None] | None = None
 ) -> tuple[Tensor, ...]:
     """Return x and `linears` of `rms_norm(x, norm, eps)`, which backward recomputes.
 
@@ -168,9 +164,7 @@ class _Rotate(torch.autograd.Function):
 
 class _NormRotate(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x_THD: Tensor, weight_D: Tensor, eps: float, cos_TD: Tensor, sin_TD: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, x_THD: Tensor, weight_D: Tensor, eps: float, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
         ctx.save_for_backward(x_THD, weight_D, cos_TD, sin_TD)
         ctx.eps = eps
         if layer_ops.take(x_THD, weight_D, cos_TD, sin_TD):
@@ -236,9 +230,7 @@ class _NormLinears(torch.autograd.Function):
         return dx_TC, dnorm_C, None, None, *others
 
 
-def _products(
-    x_TC: Tensor, weights: Sequence[Tensor | None], biases: Sequence[Tensor | None]
-) -> tuple[Tensor, ...]:
+def _products(x_TC: Tensor, weights: Sequence[Tensor | None], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     return tuple(
         F.linear(x_TC, weight, bias)  # type: ignore[arg-type]
         for weight, bias in zip(weights, biases, strict=True)

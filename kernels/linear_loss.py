@@ -184,13 +184,9 @@ def _check(
             f"need hidden (N, D) and weight (V, D), got {tuple(hidden_ND.shape)} and {tuple(weight_VD.shape)}"
         )
     if hidden_ND.dtype != weight_VD.dtype or not hidden_ND.is_floating_point():
-        raise ValueError(
-            f"hidden and weight must share a floating type, got {hidden_ND.dtype} and {weight_VD.dtype}"
-        )
+        raise ValueError(f"hidden and weight must share a floating type, got {hidden_ND.dtype} and {weight_VD.dtype}")
     if ids_N.shape != hidden_ND.shape[:1] or ids_N.dtype != torch.int64:
-        raise ValueError(
-            f"need one int64 id per row, ({len(hidden_ND)},), got {tuple(ids_N.shape)} of {ids_N.dtype}"
-        )
+        raise ValueError(f"need one int64 id per row, ({len(hidden_ND)},), got {tuple(ids_N.shape)} of {ids_N.dtype}")
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be positive and finite, got {temperature}")
     if head_dtype not in (hidden_ND.dtype, torch.float32) or head_dtype.itemsize < hidden_ND.dtype.itemsize:
@@ -257,9 +253,7 @@ def _given_away(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, Tensor | None]:
             checked only on a CPU, where it does not synchronize with a device.
     """
     if ctx.is_done:
-        raise RuntimeError(
-            "linear_loss with grad_output runs backward once. Omit grad_output to run it again."
-        )
+        raise RuntimeError("linear_loss with grad_output runs backward once. Omit grad_output to run it again.")
     if type(dloss) is Tensor and dloss.device.type == "cpu" and float(dloss) != ctx.grad_output:
         raise RuntimeError(
             f"linear_loss was called with grad_output={ctx.grad_output}, and backward got {float(dloss)}"

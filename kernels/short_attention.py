@@ -52,9 +52,7 @@ def attend(q_SHQD: Tensor, k_SKLD: Tensor, v_SKLD: Tensor, mask: Tensor | None, 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q_SHQD: Tensor, k_SKLD: Tensor, v_SKLD: Tensor, mask_S1QL: Tensor, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, q_SHQD: Tensor, k_SKLD: Tensor, v_SKLD: Tensor, mask_S1QL: Tensor, scale: float) -> Tensor:
         (num, heads, queries, _), (groups, keys) = q_SHQD.shape, k_SKLD.shape[1:3]
         q, k, v = q_SHQD.contiguous(), k_SKLD.contiguous(), v_SKLD.contiguous()
         out = torch.empty_like(q)

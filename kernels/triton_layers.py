@@ -249,9 +249,7 @@ def norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     return out
 
 
-def norm_grad(
-    x: Tensor, weight_D: Tensor, eps: float, grad: Tensor, add: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def norm_grad(x: Tensor, weight_D: Tensor, eps: float, grad: Tensor, add: Tensor | None) -> tuple[Tensor, Tensor]:
     x_ND, grad_ND = _rows(x), _rows(grad)
     add_ND = grad_ND if add is None else _rows(add)
     dx = torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -53,9 +53,7 @@ def _fill_nothing(logits_NV: Tensor, *rows: Tensor | float) -> None:
 @dlogits_.register_fake
 def _change_nothing(dlogits_NV: Tensor, logits_NV: Tensor, *rows: Tensor | float) -> None:
     if dlogits_NV.shape != logits_NV.shape:
-        raise RuntimeError(
-            f"need a gradient of shape {tuple(logits_NV.shape)}, got {tuple(dlogits_NV.shape)}"
-        )
+        raise RuntimeError(f"need a gradient of shape {tuple(logits_NV.shape)}, got {tuple(dlogits_NV.shape)}")
     _check_place(dlogits_NV, *rows)
     _check_place(logits_NV, *rows)
 

@@ -21,7 +21,7 @@ MAX_BLOCK = 1024
 
 @triton.jit
 def sum_readers_kernel(
-    a_ptr, b_ptr, begins_ptr, readers_ptr, a_sum_ptr, b_sum_ptr, width, BLOCK: tl.constexpr
+    a_ptr, b_ptr, begins_ptr, readers_ptr, a_sum_ptr, b_sum_ptr, width, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -49,7 +49,5 @@ def sum_readers(a_PW: Tensor, b_PW: Tensor, begins_T1: Tensor, readers_P: Tensor
     a_TW, b_TW = a_PW.new_empty(num_rows, width), b_PW.new_empty(num_rows, width)
     block, num_warps = launch(width, lanes=64 if torch.version.hip else 32)
     grid = (num_rows, triton.cdiv(width, block))
-    sum_readers_kernel[grid](
-        a_PW, b_PW, begins_T1, readers_P, a_TW, b_TW, width, BLOCK=block, num_warps=num_warps
-    )
+    sum_readers_kernel[grid](a_PW, b_PW, begins_T1, readers_P, a_TW, b_TW, width, BLOCK=block, num_warps=num_warps)
     return a_TW, b_TW

@@ -41,9 +41,7 @@ def wide_product_(out: Tensor, a: Tensor, b: Tensor, add: bool, exact: bool) -> 
 @wide_product_.register_fake
 def _check_place(out: Tensor, a: Tensor, b: Tensor, add: bool, exact: bool) -> None:
     if not out.device == a.device == b.device:
-        raise RuntimeError(
-            f"expected all tensors on the same device, found {out.device}, {a.device} and {b.device}"
-        )
+        raise RuntimeError(f"expected all tensors on the same device, found {out.device}, {a.device} and {b.device}")
 
 
 @functools.cache

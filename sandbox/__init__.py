@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "run": "sync",
     "SandboxPool": "pool.pool",
-    **dict.fromkeys(
-        ("ExecRequest", "ExecResult", "Limits", "Status", "SandboxError", "SessionLost"), "types"
-    ),
+    **dict.fromkeys(("ExecRequest", "ExecResult", "Limits", "Status", "SandboxError", "SessionLost"), "types"),
 }
 
 __all__ = [*_MODULES]

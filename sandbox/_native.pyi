@@ -51,10 +51,7 @@ class Programs:
         """The exit code for this process; a seed is drawn where it is None and needed."""
 
 def evaluate(
-    source: str,
-    names: dict[str, Any],
-    file: str,
-    tree: Callable[[str, dict[str, Any], str], object],
+    source: str, names: dict[str, Any], file: str, tree: Callable[[str, dict[str, Any], str], object]
 ) -> object:
     """Runs the statements; the value of a trailing expression. `tree`: what does so by the syntax tree."""
 

@@ -172,9 +172,7 @@ def add_bench_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentPa
         description="Measure throughput and latency of the sandbox.",
     )
     parser.add_argument("--seconds", type=_seconds, default=20.0, help="duration (default 20)")
-    parser.add_argument(
-        "--stdlib-only", action="store_true", help="omit the programs that need numpy and sympy"
-    )
+    parser.add_argument("--stdlib-only", action="store_true", help="omit the programs that need numpy and sympy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 

@@ -64,18 +64,8 @@ def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> Non
         default=AUTO,
         help="packages imported before the program starts (default: %(default)s, by its imports)",
     )
-    add(
-        "--wall-s",
-        type=float,
-        default=DEFAULT_LIMITS.wall_s,
-        help="wall clock, seconds (default: %(default)s)",
-    )
-    add(
-        "--memory-bytes",
-        type=int,
-        default=DEFAULT_LIMITS.memory_bytes,
-        help="address space (default: %(default)s)",
-    )
+    add("--wall-s", type=float, default=DEFAULT_LIMITS.wall_s, help="wall clock, seconds (default: %(default)s)")
+    add("--memory-bytes", type=int, default=DEFAULT_LIMITS.memory_bytes, help="address space (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="seed of the random modules")
     parser.add_argument("--stdin", metavar="FILE", help="file with the program's standard input")
     parser.add_argument("--allow-no-isolation", action="store_true", help="run even without a seccomp filter")
@@ -118,9 +108,7 @@ async def execute(request: ExecRequest, *, allow_no_isolation: bool) -> ExecResu
     from rocstar.sandbox.pool.pool import SandboxPool
     from rocstar.sandbox.sync import flavour_of
 
-    pool = SandboxPool(
-        (flavour_of(request),), max_live=1, max_queued=0, allow_no_isolation=allow_no_isolation
-    )
+    pool = SandboxPool((flavour_of(request),), max_live=1, max_queued=0, allow_no_isolation=allow_no_isolation)
     async with pool:
         return await pool.run(request)
 
@@ -131,9 +119,7 @@ def read_text(path: str) -> str:
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise ValueError(
-            f"cannot read {path}: {error.strerror}. Pass a file, or - for standard input."
-        ) from None
+        raise ValueError(f"cannot read {path}: {error.strerror}. Pass a file, or - for standard input.") from None
     return data.decode("utf-8", "replace")
 
 

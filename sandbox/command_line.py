@@ -99,9 +99,7 @@ def parse_or_exit(parse: Callable[[], Parsed]) -> Parsed:
         raise
 
 
-def number_option(
-    low: float, high: float, what: str, kind: type[int] | type[float] = int
-) -> Callable[[str], Any]:
+def number_option(low: float, high: float, what: str, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
     """Return a parser of an option's number from `low` to `high`, for argparse."""
 
     def parse(text: str) -> int | float:

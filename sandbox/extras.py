@@ -21,9 +21,7 @@ from urllib.parse import unquote, urlsplit
 from rocstar.sandbox.child import bash, cpp
 from rocstar.sandbox.child.flavours import FLAVOURS, Flavour
 
-_OF_EXTRA: Final = re.compile(
-    r"""^(?P<name>[\w.-]+)(?:\[(?P<extras>[\w,-]+)\])?.*extra == ['"](?P<extra>\w+)['"]"""
-)
+_OF_EXTRA: Final = re.compile(r"""^(?P<name>[\w.-]+)(?:\[(?P<extras>[\w,-]+)\])?.*extra == ['"](?P<extra>\w+)['"]""")
 
 
 def missing_extra_message(who: str, extra: str) -> str:
@@ -89,9 +87,7 @@ def installed_flavours() -> tuple[str, ...]:
 def offered_flavours() -> tuple[str, ...]:
     """Return the default flavours of a service or a worker: the installed ones, C++ only if it can be
     confined, and not bash, which must be named explicitly."""
-    return tuple(
-        name for name in installed_flavours() if name != bash.BASH and (name != cpp.CPP or cpp.offered())
-    )
+    return tuple(name for name in installed_flavours() if name != bash.BASH and (name != cpp.CPP or cpp.offered()))
 
 
 def missing_packages(flavour: Flavour) -> list[str]:

@@ -119,17 +119,10 @@ class FakeSandbox:
                 yield index, error
 
     async def open_session(
-        self,
-        *,
-        flavour: str = "auto",
-        limits: Limits = DEFAULT_LIMITS,
-        seed: int | None = None,
-        owner: str = "",
+        self, *, flavour: str = "auto", limits: Limits = DEFAULT_LIMITS, seed: int | None = None, owner: str = ""
     ) -> "FakeSession":
         await asyncio.sleep(0)
-        return self._add_session(
-            ExecRequest(code="", flavour=flavour, limits=limits, seed=seed, owner=owner), []
-        )
+        return self._add_session(ExecRequest(code="", flavour=flavour, limits=limits, seed=seed, owner=owner), [])
 
     def _add_session(self, template: ExecRequest, cells: list[str]) -> "FakeSession":
         session = FakeSession(self, f"fake-{len(self.sessions)}", template, cells)
@@ -178,12 +171,7 @@ class FakeSession:
             limits = dataclasses.replace(limits, wall_s=wall_s)
         try:
             request = dataclasses.replace(
-                self.template,
-                code=code,
-                limits=limits,
-                files=files or {},
-                fetch=tuple(fetch),
-                displays=displays,
+                self.template, code=code, limits=limits, files=files or {}, fetch=tuple(fetch), displays=displays
             )
             result = await self.sandbox.run(request, deadline=deadline)
         except SessionLost as loss:

@@ -203,9 +203,7 @@ class ExecResult:
         """Return a dict of JSON values by field name; bytes are base64."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["files"] = {name: b64encode(content).decode() for name, content in self.files.items()}
-        fields["displays"] = [
-            {"mime": one.mime, "data": b64encode(one.data).decode()} for one in self.displays
-        ]
+        fields["displays"] = [{"mime": one.mime, "data": b64encode(one.data).decode()} for one in self.displays]
         return fields
 
     @classmethod
@@ -322,12 +320,7 @@ class SessionSandbox(BatchSandbox, Protocol):
     """A sandbox that also has sessions."""
 
     async def open_session(
-        self,
-        *,
-        flavour: str = "auto",
-        limits: Limits = DEFAULT_LIMITS,
-        seed: int | None = None,
-        owner: str = "",
+        self, *, flavour: str = "auto", limits: Limits = DEFAULT_LIMITS, seed: int | None = None, owner: str = ""
     ) -> Session:
         """Start an interpreter. `limits.memory_bytes` is for its whole life, `wall_s` for each cell. owner:
         as in ExecRequest."""

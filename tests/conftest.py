@@ -34,10 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("rocstar", deadline=None, derandomize=True, max_examples=60)
 # With a planted bug only the failure counts; finding the smallest example takes far longer.
 settings.register_profile(
-    "planted",
-    settings.get_profile("rocstar"),
-    phases=(Phase.explicit, Phase.generate),
-    report_multiple_bugs=False,
+    "planted", settings.get_profile("rocstar"), phases=(Phase.explicit, Phase.generate), report_multiple_bugs=False
 )
 settings.load_profile("planted" if is_set(PLANTED_HERE) else "rocstar")
 
@@ -123,9 +120,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
     """Print which tests were skipped, and how to run them."""
     yield
     reasons = [
-        report.longrepr[2].removeprefix("Skipped: ")
-        if isinstance(report.longrepr, tuple)
-        else str(report.longrepr)
+        report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
         for report in terminalreporter.stats.get("skipped", [])
     ]
     if line := left_out(reasons):

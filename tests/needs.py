@@ -50,8 +50,7 @@ COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install 
 BASH = Need("bash, Landlock and seccomp user notification", "apt-get install bash, on Linux 5.19 or newer")
 ENGINE = Need("a container engine that answers `info`", "apt-get install podman")
 IMAGE = Need(
-    "the sandbox's image",
-    "docker/sandbox-image LAYOUT --archive FILE, then ROCSTAR_SANDBOX_IMAGE=FILE make test",
+    "the sandbox's image", "docker/sandbox-image LAYOUT --archive FILE, then ROCSTAR_SANDBOX_IMAGE=FILE make test"
 )
 PLANTED = Need("minutes", "make planted")
 """The tests that plant bugs or remove a layer of the sandbox."""

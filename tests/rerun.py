@@ -29,9 +29,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     reports = [report for kind in ("failed", "error") for report in terminal.stats.get(kind, [])]
     phases = {getattr(report, "when", "collect") for report in reports}
     failed = list(dict.fromkeys(report.nodeid for report in reports))
-    was_stopped = (
-        session.exitstatus != pytest.ExitCode.TESTS_FAILED or session.shouldfail or session.shouldstop
-    )
+    was_stopped = session.exitstatus != pytest.ExitCode.TESTS_FAILED or session.shouldfail or session.shouldstop
     if was_stopped or not phases <= {"setup", "call", "teardown"} or not 0 < len(failed) <= MOST:
         return
     again = [test for test in failed if not passes(test, config)]
@@ -45,16 +43,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 def passes(test: str, config: pytest.Config) -> bool:
     """Run one test in a new process; show its output if it fails."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n0",
-        "-p",
-        "no:cacheprovider",
-        f"--rootdir={config.rootpath}",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--rootdir={config.rootpath}"]
     if config.option.markexpr:
         command += ["-m", config.option.markexpr]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

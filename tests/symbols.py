@@ -37,9 +37,7 @@ def find_symbol(name: str) -> Symbol:
         raise LookupError(f"no symbol {name!r} in {', '.join(PACKAGES)}: was it renamed or removed?")
     if len(found) > 1:
         places = ", ".join(f"{one.path.relative_to(ROOT)}:{one.node.lineno}" for one in found)
-        raise LookupError(
-            f"{len(found)} symbols have the name {name!r} ({places}): name the module or class too"
-        )
+        raise LookupError(f"{len(found)} symbols have the name {name!r} ({places}): name the module or class too")
     return found[0]
 
 
@@ -120,9 +118,7 @@ def _symbols() -> dict[str, list[Symbol]]:
     return symbols
 
 
-def _definitions(
-    body: Sequence[ast.stmt], outer: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
+def _definitions(body: Sequence[ast.stmt], outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
     """Yield the definitions of a module's or a class's body, and of the classes in it."""
     for node in body:
         match node:

@@ -16,9 +16,7 @@ def faults(text: str) -> list[str]:
     """Make targets and paths in backticks and shell blocks that are not there."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     wrong = [
-        f"make {name}"
-        for name in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)
-        if name not in targets
+        f"make {name}" for name in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE) if name not in targets
     ]
     words = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^(?:pytest|bash) (\S+)", text, re.MULTILINE)
     for word in " ".join(words).split():

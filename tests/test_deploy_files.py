@@ -81,11 +81,7 @@ def check(command: list[str]) -> None:
 
 def check_docker(arguments: list[str]) -> None:
     if arguments[0] == "build":
-        (file,) = [
-            path
-            for path in DOCKERFILES
-            if arguments[arguments.index("-f") + 1] == str(path.relative_to(ROOT))
-        ]
+        (file,) = [path for path in DOCKERFILES if arguments[arguments.index("-f") + 1] == str(path.relative_to(ROOT))]
         for flag, value in itertools.pairwise(arguments):
             assert flag != "--build-arg" or f"ARG {value.split('=')[0]}" in file.read_text()
     elif "rocstar" in arguments:
@@ -127,9 +123,7 @@ def test_a_dockerfile_is_one(path: Path) -> None:
     assert {word for word, _ in found} <= {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "CMD"}
     given = {rest.partition("=")[0]: rest.partition("=")[2] for word, rest in found if word == "ARG"}
     if "PYTHON_IMAGE" in given:
-        assert re.fullmatch(
-            r"python:3\.11\.\d+-slim-\w+", given["PYTHON_IMAGE"]
-        )  # a version that does not move
+        assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+", given["PYTHON_IMAGE"])  # a version that does not move
     else:
         assert given["SGLANG_IMAGE"] == "", "who builds it names the image of his ROCm release"
     users = [rest for word, rest in found if word == "USER"]
@@ -161,12 +155,7 @@ def engine() -> str:
     """The first engine of containers that answers, or else the running test is left out."""
     for name in ("podman", "docker"):
         with contextlib.suppress(OSError):
-            if (
-                subprocess.run(
-                    [name, "info"], capture_output=True, timeout=PATIENCE_S, check=False
-                ).returncode
-                == 0
-            ):
+            if subprocess.run([name, "info"], capture_output=True, timeout=PATIENCE_S, check=False).returncode == 0:
                 return name
     needs.ENGINE.skip()
 
@@ -239,9 +228,7 @@ SBATCH_OPTIONS = {
     *("job-name", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time"),
     *("signal", "requeue", "open-mode", "output"),
 }
-SRUN_OPTIONS = {
-    *("overlap", "ntasks-per-node", "cpus-per-task", "cpu-bind", "nodes", "gres", "nodelist"),
-}
+SRUN_OPTIONS = {*("overlap", "ntasks-per-node", "cpus-per-task", "cpu-bind", "nodes", "gres", "nodelist")}
 
 LOG = 'printf "%s\\n" "$(printf "%q " "$(basename "$0")" "$@")" >>"$CALLS"\n'  # one write, one line
 AWAIT_ALL = """if [[ -n ${AWAIT:-} ]]; then
@@ -357,10 +344,7 @@ def test_the_last_nodes_of_a_job_may_only_serve(job: Job) -> None:
 def test_the_job_ends_as_the_training_does(job: Job) -> None:
     assert job.run("recipes/rstar2_14b.toml", ENDS_WITH="3", ROCSTAR_RESTARTS="0") == 1
     before = len(job.calls("torchrun"))  # the second node may be ended before it has begun
-    assert job.run() != 0 and len(job.calls("torchrun")) == before in (
-        1,
-        2,
-    )  # without a recipe nothing starts
+    assert job.run() != 0 and len(job.calls("torchrun")) == before in (1, 2)  # without a recipe nothing starts
 
 
 def test_a_job_that_was_queued_again_resumes(job: Job) -> None:

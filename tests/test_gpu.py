@@ -137,8 +137,7 @@ async def test_decoded_tokens_have_the_log_probs_of_the_cpu(dtype: torch.dtype, 
 def test_what_is_sent_to_the_host_and_back_is_unchanged() -> None:
     """Where memory can be pinned the host's copies are."""
     tensors = [
-        torch.randn(size, device=GPU, generator=torch.Generator(GPU).manual_seed(size))
-        for size in (7, 1 << 20)
+        torch.randn(size, device=GPU, generator=torch.Generator(GPU).manual_seed(size)) for size in (7, 1 << 20)
     ]
     away = host_memory.sent(tensors, CPU)
     assert all(tensor.is_pinned() for tensor in away)

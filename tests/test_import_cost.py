@@ -42,15 +42,7 @@ def test_import_loads_nothing_heavy() -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    verbs = [
-        "--help",
-        "train --help",
-        "recipe",
-        "recipe rl.lr",
-        "recipe --all",
-        "recipe --json",
-        "recipe --markdown",
-    ]
+    verbs = ["--help", "train --help", "recipe", "recipe rl.lr", "recipe --all", "recipe --json", "recipe --markdown"]
     code = f"""
 from rocstar.train.cli import main
 for line in {verbs}:

@@ -40,9 +40,7 @@ def make_root(folder: Path) -> Path:
 
 def build(root: Path, layout: Path) -> subprocess.CompletedProcess[str]:
     words = ["--port", "8080", "--env", "A=b", "--entrypoint", "serve", "--port", "1"]
-    return subprocess.run(
-        [sys.executable, SCRIPT, root, layout, *words], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, SCRIPT, root, layout, *words], capture_output=True, text=True, check=False)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

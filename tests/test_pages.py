@@ -24,9 +24,7 @@ def pages() -> list[Path]:
     """Every Markdown page of the repository; in a tree without git, all that lie in its own folders."""
     command = ["git", "ls-files", "-co", "--exclude-standard", "*.md"]
     if shutil.which("git"):
-        listed = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-        )
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         if listed.returncode == 0 and listed.stdout:
             return sorted(path for name in listed.stdout.splitlines() if (path := ROOT / name).exists())
     return sorted([*ROOT.glob("*.md"), *(path for name in SOURCES for path in (ROOT / name).rglob("*.md"))])
@@ -86,9 +84,7 @@ def cited_contracts() -> dict[int, list[str]]:
     for folder in SOURCES:
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in {".py", ".pyi", ".cpp", ".h", ".md"} and path != Path(__file__):
-                for number in re.findall(
-                    r"\bcontract\s+(\d+)", path.read_text(encoding="utf-8", errors="replace")
-                ):
+                for number in re.findall(r"\bcontract\s+(\d+)", path.read_text(encoding="utf-8", errors="replace")):
                     cited.setdefault(int(number), []).append(name_of(path))
     return cited
 
@@ -104,9 +100,7 @@ def test_tables_can_be_read(page: Path) -> None:
 
 
 def test_every_cited_contract_is_on_the_page() -> None:
-    numbers = [
-        int(n) for n in re.findall(r"^## (\d+)\. ", CONTRACTS.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
+    numbers = [int(n) for n in re.findall(r"^## (\d+)\. ", CONTRACTS.read_text(encoding="utf-8"), re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
     cited = cited_contracts()
     assert len(cited) > 5, "code cites contracts"

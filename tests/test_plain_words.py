@@ -40,18 +40,7 @@ def texts(path: Path) -> Iterator[str]:
 
 def files() -> list[str]:
     """Return the product's files, examples and pages, without attack programs and changelog."""
-    command = [
-        "git",
-        "-C",
-        str(ROOT),
-        "ls-files",
-        "engine",
-        "kernels",
-        "sandbox",
-        "train",
-        "examples",
-        "*.md",
-    ]
+    command = ["git", "-C", str(ROOT), "ls-files", "engine", "kernels", "sandbox", "train", "examples", "*.md"]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     left_out = ("sandbox/attacks/programs/", "sandbox/attacks/pairs/", "CHANGELOG.md", "docs/decisions.md")
     return [name for name in names if name.endswith((".py", ".md")) and not name.startswith(left_out)]

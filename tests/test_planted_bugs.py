@@ -88,9 +88,7 @@ def run_with_sources(
     command = [str(warm().executable), *arguments]
     files_of_output = [tmp_path / "child.out", tmp_path / "child.err"]
     with files_of_output[0].open("w") as out, files_of_output[1].open("w") as err:
-        ended = subprocess.run(
-            command, stdout=out, stderr=err, cwd=ROOT, env=env, timeout=DEADLINE_S, check=False
-        )
+        ended = subprocess.run(command, stdout=out, stderr=err, cwd=ROOT, env=env, timeout=DEADLINE_S, check=False)
     printed = (path.read_text(errors="replace") for path in files_of_output)
     result = subprocess.CompletedProcess(command, ended.returncode, *printed)
     if result.returncode == pytest.ExitCode.OK and (lacking := lacks(tmp_path / "child.xml")):

@@ -55,16 +55,10 @@ def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_script_for_a_bare_machine_runs_those_lines() -> None:
     blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
     lines = [line.partition("#")[0].rstrip() for line in "".join(blocks[:2]).splitlines()]
-    assert [line.split()[:2] for line in lines] == [
-        ["sudo", "apt-get"],
-        ["make", "quickstart"],
-        ["make", "test"],
-    ]
+    assert [line.split()[:2] for line in lines] == [["sudo", "apt-get"], ["make", "quickstart"], ["make", "test"]]
     assert bare("--list").stdout.splitlines() == lines
     assert bare("--list", "--only", "test").stdout.splitlines() == [lines[0], "make test"]
-    assert bare("--list", "--only", "quickstart", "--", "A=b c").stdout.splitlines()[1] == (
-        "make quickstart A=b\\ c"
-    )
+    assert bare("--list", "--only", "quickstart", "--", "A=b c").stdout.splitlines()[1] == ("make quickstart A=b\\ c")
 
 
 def test_a_wrong_option_of_that_script_is_named() -> None:

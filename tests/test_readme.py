@@ -185,9 +185,7 @@ def test_every_command_of_a_page_is_real(page: Path) -> None:
 
 
 def test_blocks_can_be_pasted() -> None:
-    found = [
-        (page.name, command) for page in (README, *GUIDES) for command in commands(page.read_text("utf-8"))
-    ]
+    found = [(page.name, command) for page in (README, *GUIDES) for command in commands(page.read_text("utf-8"))]
     assert not {f"{name}: {command}": fault for name, command in found if (fault := paste_fault(command))}
 
 

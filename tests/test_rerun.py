@@ -36,9 +36,7 @@ PASSED = "flaky: test_one.py::test_flaky failed, then passed alone"
     ],
     ids=["flaky", "fails", "not collected", "crash", "interrupt", "too many"],
 )
-def test_last_line_and_exit_code(
-    second: str, processes: int, code: int, last: str | None, tmp_path: Path
-) -> None:
+def test_last_line_and_exit_code(second: str, processes: int, code: int, last: str | None, tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(FLAKY.format(mark=str(tmp_path / "mark")))
     (tmp_path / "test_two.py").write_text(second)
     command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.rerun", "-q", f"-n{processes}"]

@@ -48,12 +48,7 @@ def build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     ],
 )
 def test_compilers_at_a_time_are_the_users_or_what_cpus_and_memory_allow(
-    build: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    level: str,
-    available_gb: float,
-    limit: str | None,
-    jobs: int,
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, level: str, available_gb: float, limit: str | None, jobs: int
 ) -> None:
     monkeypatch.setenv("CMAKE_BUILD_PARALLEL_LEVEL", level)
     available = round(available_gb * 2**20)
@@ -75,9 +70,7 @@ def test_a_warning_is_an_error_only_where_the_project_tests_itself(tmp_path: Pat
 
 def phase(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(ROOT / ".ci" / "phase"), *words]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def test_a_phase_prints_one_line_and_the_output_of_a_command_that_fails(tmp_path: Path) -> None:

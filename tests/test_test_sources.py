@@ -39,9 +39,7 @@ def repeated_fixtures(path: Path, text: str) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            words = [
-                word for call in node.decorator_list if isinstance(call, ast.Call) for word in call.keywords
-            ]
+            words = [word for call in node.decorator_list if isinstance(call, ast.Call) for word in call.keywords]
             is_narrow = any(word.arg == "scope" and ast.unparse(word.value) != "'session'" for word in words)
             if is_narrow and "workshop" in [argument.arg for argument in node.args.args]:
                 found.append(node.name)

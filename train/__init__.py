@@ -74,9 +74,7 @@ async def train(
     from rocstar.train.record.training_run import TrainingRun
 
     records = None if rollouts is None else Path(rollouts)
-    order = TrainOrder(
-        recipe=recipe, run_dir=Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks
-    )
+    order = TrainOrder(recipe=recipe, run_dir=Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks)
     with work_of_rank_0(order) as work:
         if work is not None:
             await work

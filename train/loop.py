@@ -31,13 +31,7 @@ from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.loss_stats import (
-    STOP_AFTER,
-    STUCK,
-    LossStats,
-    report_paused_step,
-    update_metrics,
-)
+from rocstar.train.learner.loss_stats import STOP_AFTER, STUCK, LossStats, report_paused_step, update_metrics
 from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
 from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.recipe.config import Recipe
@@ -47,9 +41,7 @@ from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.run import Run
 
 
-async def run_stages(
-    run: Run, tasks: Sequence[Sequence[Task]], open_source: OpenSource, saved: Path | None
-) -> None:
+async def run_stages(run: Run, tasks: Sequence[Sequence[Task]], open_source: OpenSource, saved: Path | None) -> None:
     """All stages on their tasks, from the beginning or from where the checkpoint `saved` stood."""
     progress = checkpoint.load_progress(saved) if saved else None
     if progress:
@@ -172,9 +164,7 @@ def prepare(
         metrics["policy/staleness_max"] = float(batch.staleness)
     updates = pack_updates(selection, recipe, step=step, ranks=ranks, cost=cost)
     if selection.kept:
-        metrics["batch/over_budget"] = float(
-            sum(len(t.ids) - 1 > rl.tokens_per_microbatch for t in selection.kept)
-        )
+        metrics["batch/over_budget"] = float(sum(len(t.ids) - 1 > rl.tokens_per_microbatch for t in selection.kept))
         wanted = min(rl.num_updates_per_batch, len(selection.kept))
         metrics["batch/empty_updates"] = float(wanted - len(updates))
     return selection, metrics, updates
@@ -204,11 +194,7 @@ async def save(run: Run, stage: StageConfig | None, source: Source | None, *, fi
     }
     keep = run.recipe.checkpoint
     order = Order(
-        run_dir=run.directory,
-        step=run.step,
-        progress=progress,
-        keep_last=keep.keep_last,
-        keep_every=keep.keep_every,
+        run_dir=run.directory, step=run.step, progress=progress, keep_last=keep.keep_last, keep_every=keep.keep_every
     )
     with working(f"checkpoint of step {run.step}"):
         await run.team.save(order)

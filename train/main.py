@@ -32,12 +32,7 @@ from rocstar.train.record.training_run import TrainingRun
 
 
 def train(
-    recipe: Recipe,
-    run_dir: Path,
-    *,
-    resume: bool,
-    rollouts: Path | None = None,
-    callbacks: Sequence[Callback] = (),
+    recipe: Recipe, run_dir: Path, *, resume: bool, rollouts: Path | None = None, callbacks: Sequence[Callback] = ()
 ) -> TrainingRun:
     """Run a whole recipe, or learn its stages from the records at `rollouts`. Every rank calls it.
 

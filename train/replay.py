@@ -95,9 +95,7 @@ class Replay:
             lines.append(f"step {asked.step}  loss {asked.loss}, in {METRICS} {asked.logged}")
         off = [s for s in self.steps if s.difference > TOLERANCE]
         differs = ", ".join(f"step {s.step} by {s.difference:.1e}" for s in off)
-        lines.append(
-            f"differs beyond {TOLERANCE:g}: {differs}" if off else f"difference {asked.difference:.1e}"
-        )
+        lines.append(f"differs beyond {TOLERANCE:g}: {differs}" if off else f"difference {asked.difference:.1e}")
         return "\n".join(lines)
 
 

@@ -45,9 +45,7 @@ class Evaluations(Protocol):
 
     async def measure_cold_start(self, run: Run, stage: StageConfig, tasks: Sequence[Task]) -> None: ...
 
-    async def filter_by_difficulty(
-        self, run: Run, stage: StageConfig, tasks: Sequence[Task]
-    ) -> list[Task]: ...
+    async def filter_by_difficulty(self, run: Run, stage: StageConfig, tasks: Sequence[Task]) -> list[Task]: ...
 
 
 @dataclass(slots=True, kw_only=True)

@@ -234,9 +234,7 @@ def _sass(cubin: bytes) -> list[str]:
         file.write(cubin)
         file.flush()
         command = [triton.knobs.nvidia.nvdisasm.path, "-c", file.name]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=120
-        ).stdout.splitlines()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
 
 
 _LABEL = re.compile(r"\s*(\.L_x_\d+|\.LBB\w+):")
@@ -289,9 +287,7 @@ def table(reports: list[Report]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="without the extra configs of benchmarks")
     parser.add_argument("--full", action="store_true", help="float16 and float32 too: minutes")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
@@ -299,9 +295,7 @@ def main() -> int:
     if triton_ops.INTERPRETED:
         print("aot: TRITON_INTERPRET is set, so nothing can be compiled; unset it", file=sys.stderr)
         return 2
-    reports = [
-        compile_variant(variant) for variant in variants(full=options.full, candidates=not options.table)
-    ]
+    reports = [compile_variant(variant) for variant in variants(full=options.full, candidates=not options.table)]
     bad = [(report.variant, report.complaints()) for report in reports if report.complaints()]
     if options.json:
         print(json.dumps([{**asdict(report), "complaints": report.complaints()} for report in reports]))

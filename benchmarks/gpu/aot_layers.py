@@ -107,9 +107,7 @@ def _type_of(name: str, dtype: str, constants: dict[str, int | bool]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="float16 and float32 too")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
     options = parser.parse_args()

@@ -306,9 +306,7 @@ def run_part(options: argparse.Namespace) -> int:
     kind = options.part.partition(" ")[0]
     module = importlib.import_module(f"gpu.proof_parts.{kind}")
     deadline = time.monotonic() + options.seconds
-    part = Part(
-        name=options.part, toy=options.toy, out=options.out, deadline=deadline, result=RESULTS[kind]()
-    )
+    part = Part(name=options.part, toy=options.toy, out=options.out, deadline=deadline, result=RESULTS[kind]())
     part.save()
     module.measure(part)
     return 0
@@ -330,9 +328,7 @@ def selected(options: argparse.Namespace) -> list[Planned]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--mirror", type=Path, help="folder that proof.json and proof.log are copied to")
     parser.add_argument("--budget", type=float, default=840, help="seconds in all")

@@ -48,9 +48,7 @@ def peers(*, on_gpu: bool) -> list[Peer]:
         Peer(name="compiled torch", run=_by_autograd(_compiled_whole), skipped=alone),
         Peer(name="compiled chunked torch", run=_by_autograd(_compiled_chunks), skipped=alone),
         Peer(
-            name="Liger per-token cross-entropy",
-            run=_by_autograd(_liger_per_token),
-            skipped=liger or _why_no_cute(),
+            name="Liger per-token cross-entropy", run=_by_autograd(_liger_per_token), skipped=liger or _why_no_cute()
         ),
     ]
     # Liger's default takes as many logits as there are hidden numbers; more memory makes it faster.

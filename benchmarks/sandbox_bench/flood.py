@@ -156,14 +156,8 @@ async def run(options: argparse.Namespace) -> int:
                 watcher.cancel()
             await asyncio.wait(watchers)
         cpu, own = proctree.cpu_s([server.pid]) - cpu, time.process_time() - own
-    rates = {
-        "calls_per_s": options.calls / seconds,
-        "bare_forks_per_s": median([before, await _forks_per_s()]),
-    }
-    costs = {
-        "service_cpu_ms_per_call": 1e3 * cpu / options.calls,
-        "client_cpu_ms_per_call": 1e3 * own / options.calls,
-    }
+    rates = {"calls_per_s": options.calls / seconds, "bare_forks_per_s": median([before, await _forks_per_s()])}
+    costs = {"service_cpu_ms_per_call": 1e3 * cpu / options.calls, "client_cpu_ms_per_call": 1e3 * own / options.calls}
     return _report(options, flood, rates | costs)
 
 

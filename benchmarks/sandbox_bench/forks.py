@@ -55,10 +55,7 @@ def warm_as_served(kind: str) -> list[Warm]:
     """As the service's interpreters are before they fork for such a program, in two settings."""
     flavour = FLAVOURS[FLAVOUR[kind]]
     same = Warm(
-        name="as the flavour",
-        modules=flavour.modules,
-        warm_up=flavour.warm_up,
-        environment=dict(flavour.environment),
+        name="as the flavour", modules=flavour.modules, warm_up=flavour.warm_up, environment=dict(flavour.environment)
     )
     return [same, replace(same, name="as the flavour, frozen", frozen=True)]
 
@@ -113,9 +110,7 @@ async def forks(warm: Warm, lanes: int) -> AsyncIterator[Forks]:
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser(
-        "forks", help="CPU per call through HTTP over that of a bare fork, quiet and busy"
-    )
+    parser = verbs.add_parser("forks", help="CPU per call through HTTP over that of a bare fork, quiet and busy")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual number of calls")
 
@@ -145,9 +140,7 @@ async def cheapest(kind: str, programs: Iterator[Program], calls: int) -> tuple[
 
 def ratio(ours: Sequence[Load], theirs: Sequence[Load]) -> float:
     """CPU per call over that of a fork: the median of the rounds' ratios."""
-    return median(
-        [our.cpu_ms_per_call / their.cpu_ms_per_call for our, their in zip(ours, theirs, strict=True)]
-    )
+    return median([our.cpu_ms_per_call / their.cpu_ms_per_call for our, their in zip(ours, theirs, strict=True)])
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -169,9 +162,7 @@ async def run(options: argparse.Namespace) -> int:
                                 loads[name].append(await turn(programs, calls))
                     about = {"program": kind, "machine": "busy" if busy else "as it is", "setting": warm.name}
                     over = round(ratio(loads["rocstar"], loads["fork"]), 3)
-                    rows.append(
-                        {**about, "ratio": over, **{name: summary(some) for name, some in loads.items()}}
-                    )
+                    rows.append({**about, "ratio": over, **{name: summary(some) for name, some in loads.items()}})
                     print(rows[-1])
     claims = [
         claim(

@@ -33,9 +33,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
     """The next answer. HttpError if it breaks off or is not HTTP/1.1."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])
-        }
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
         status = int(head[0].split(" ")[1])
         if headers.get("transfer-encoding", "").lower() != "chunked":
             return Answer(status, headers, await reader.readexactly(int(headers["content-length"])))
@@ -65,9 +63,7 @@ class Client:
         self._idle.clear()
 
     async def post(self, path: str, value: Any, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Answer:
-        return await self.request(
-            self.head("POST", path, data := json.dumps(value).encode()) + data, timeout_s
-        )
+        return await self.request(self.head("POST", path, data := json.dumps(value).encode()) + data, timeout_s)
 
     async def get(self, path: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Answer:
         return await self.request(self.head("GET", path, b""), timeout_s)

@@ -56,9 +56,7 @@ def in_batches(programs: Iterator[Program], calls: int, batch: int) -> Iterator[
         yield part
 
 
-async def drive(
-    send: SendBatch, batches: Iterator[list[Program]], *, lanes: int, roots: Sequence[int]
-) -> Load:
+async def drive(send: SendBatch, batches: Iterator[list[Program]], *, lanes: int, roots: Sequence[int]) -> Load:
     """Sends all batches, `lanes` at a time, and checks every answer. CPU is read before and after, with
     nothing in flight."""
     load = Load()

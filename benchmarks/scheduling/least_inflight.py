@@ -22,6 +22,4 @@ class LeastInflight(Routed):
     def route(self, turn: TrajectoryEntry, now: ScheduleState) -> int:
         if self.sticky and turn.home is not None:
             return turn.home
-        return min(
-            now.replicas.values(), key=lambda r: r.running + len(self._queues.get(r.replica, ()))
-        ).replica
+        return min(now.replicas.values(), key=lambda r: r.running + len(self._queues.get(r.replica, ()))).replica

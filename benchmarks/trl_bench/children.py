@@ -30,14 +30,7 @@ class Child:
     """
 
     def __init__(
-        self,
-        name: str,
-        python: Path,
-        script: str,
-        arguments: Sequence[str],
-        *,
-        cores: str,
-        threads: int | None = None,
+        self, name: str, python: Path, script: str, arguments: Sequence[str], *, cores: str, threads: int | None = None
     ) -> None:
         """`threads` of torch; None: one for each core."""
         self.name = name

@@ -54,10 +54,7 @@ def drawing(title: str, width: float, height: float, body: str, *, standalone: b
             f"<style>svg{{{LIGHT}}}@media(prefers-color-scheme:dark){{svg{{{DARK}}}}}{STYLE}</style>"
             f'<rect width="{width}" height="{height}" rx="8" fill="var(--paper)"/>{body}'
         )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="rc" viewBox="0 0 {width} {height}"'
-        f"{label}>{body}</svg>"
-    )
+    return f'<svg xmlns="http://www.w3.org/2000/svg" class="rc" viewBox="0 0 {width} {height}"{label}>{body}</svg>'
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:

@@ -60,9 +60,7 @@ def row_chart(chart: RowChart, *, width: int = 760, height: int = 0, standalone:
     low, *_, high = chart.ticks
     names = [text for row in chart.rows for text in (row.name, row.detail)]
     widest = width - 2 * MARGIN if is_narrow else width / 3
-    left = (
-        MARGIN + 8 if is_narrow else min(MARGIN + LABEL_CHAR * max(map(len, names), default=0) + 10, widest)
-    )
+    left = MARGIN + 8 if is_narrow else min(MARGIN + LABEL_CHAR * max(map(len, names), default=0) + 10, widest)
     texts = [mark.short if is_narrow else mark.text for row in chart.rows for mark in row.marks]
     right = width - MARGIN - 8 - LABEL_CHAR * 0.85 * max(map(len, texts), default=0)
 
@@ -106,9 +104,7 @@ def _legend(names: Mapping[int, str], is_narrow: bool) -> tuple[str, float]:
     """Return the legend, one line on a screen, and where the rows begin."""
     parts, x, y = [], MARGIN + 6, 38.0
     for kind, name in names.items():
-        parts.append(
-            f'{_shape(kind, x, y)}<text class="tick" x="{x + 10:.0f}" y="{y + 4}">{escape(name)}</text>'
-        )
+        parts.append(f'{_shape(kind, x, y)}<text class="tick" x="{x + 10:.0f}" y="{y + 4}">{escape(name)}</text>')
         x += 0 if is_narrow else 30 + 6.1 * len(name)
         y += LINE if is_narrow else 0
     return "".join(parts), y + (8 if is_narrow or not names else LINE + 4)

@@ -66,9 +66,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise(message: str) -> None:
@@ -279,9 +277,7 @@ def _around(text: str, marker: str, what: str) -> tuple[str, str]:
 def _same(expected: str, text: str, what: str, other: str) -> None:
     if text != expected:
         raise _refusal(
-            f"the chat template renders {what} differently from {other}; it is not append-only",
-            expected,
-            text,
+            f"the chat template renders {what} differently from {other}; it is not append-only", expected, text
         )
 
 
@@ -305,9 +301,7 @@ def load_template(name: str, tokenizer_template: str | None) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
-        raise ChatError(
-            f"chat template {name!r} is neither 'model', nor one of {names}, nor a file"
-        ) from None
+        raise ChatError(f"chat template {name!r} is neither 'model', nor one of {names}, nor a file") from None
 
 
 def bundled_templates() -> list[str]:

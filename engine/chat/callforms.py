@@ -109,9 +109,7 @@ def _read_xml(text: str, start: int, schemas: Schemas) -> Sequence[WrittenCall]:
         read = _parameters(text, at, schemas.get(name, {}))
         if not isinstance(read, str):
             arguments, end = read
-            return (
-                WrittenCall(start=start, end=end, closed=True, call=ToolCall(name=name, arguments=arguments)),
-            )
+            return (WrittenCall(start=start, end=end, closed=True, call=ToolCall(name=name, arguments=arguments)),)
     close, next_tag = text.find(CLOSE, inside), text.find(OPEN, inside)
     closed = close >= 0 and (next_tag < 0 or close < next_tag)
     if function is None and not closed:
@@ -205,8 +203,7 @@ def _nothing_behind(found: list[WrittenCall], text: str, end: int) -> list[Writt
 _LFM_OPEN, _LFM_CLOSE = "<|tool_call_start|>", "<|tool_call_end|>"
 _LIST_OF_CALLS: Final = re.compile(r"\s*\[\s*[A-Za-z_][\w.]*\s*\(")
 _TOKEN: Final = re.compile(
-    r"""[^\[\](){}"'\\]+ | "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | ([\[({]) | ([\])}])""",
-    re.VERBOSE | re.DOTALL,
+    r"""[^\[\](){}"'\\]+ | "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | ([\[({]) | ([\])}])""", re.VERBOSE | re.DOTALL
 )
 
 
@@ -248,9 +245,7 @@ def _listed(calls: Sequence[ToolCall], start: int, end: int) -> list[WrittenCall
     them."""
     calls = calls or [malformed("the list of calls is empty")]
     edges = [start + (end - start) * k // len(calls) for k in range(len(calls) + 1)]
-    return [
-        WrittenCall(start=edges[k], end=edges[k + 1], closed=True, call=call) for k, call in enumerate(calls)
-    ]
+    return [WrittenCall(start=edges[k], end=edges[k + 1], closed=True, call=call) for k, call in enumerate(calls)]
 
 
 def _bracket_end(text: str, at: int) -> int:

@@ -84,13 +84,10 @@ class ChatFormat:
         self._schemas = schemas_of(tools)
         special = special_tokens(tokenizer)
         self.text = TokenText(
-            partial(tokenizer.decode, skip_special_tokens=False),
-            tokenizer.encode(SAMPLE, add_special_tokens=False),
+            partial(tokenizer.decode, skip_special_tokens=False), tokenizer.encode(SAMPLE, add_special_tokens=False)
         )
         # Before the second character of every special token that begins here.
-        self._inside_special = re.compile(
-            f"(?={'|'.join(map(re.escape, sorted(special))) or '(?!)'})(.)", re.DOTALL
-        )
+        self._inside_special = re.compile(f"(?={'|'.join(map(re.escape, sorted(special))) or '(?!)'})(.)", re.DOTALL)
         self._special = special
         end_ids = self._encode(self.boundaries.end)
         if not end_ids or self.decode(end_ids[:1]) not in special:
@@ -126,9 +123,7 @@ class ChatFormat:
         return self._encode(self.render(plain, shown, gen=True))
 
     def _make_prompt_ids(self, question: str, context: str, tools: str) -> list[int]:
-        return self.messages_ids(
-            [*json.loads(context), {"role": "user", "content": question}], json.loads(tools)
-        )
+        return self.messages_ids([*json.loads(context), {"role": "user", "content": question}], json.loads(tools))
 
     def tool_suffix_ids(self, texts: Sequence[str]) -> list[int]:
         """Ids from behind the policy's stop token to the opening of its next turn."""

@@ -99,29 +99,22 @@ def turn_text(
         lead = lead.removesuffix(boundaries.opening)
     if not whole.startswith(lead) or not whole.endswith(boundaries.end):
         raise ChatError(
-            "the chat template begins or ends an assistant's turn with tool calls differently: "
-            f"{whole[-200:]!r}"
+            f"the chat template begins or ends an assistant's turn with tool calls differently: {whole[-200:]!r}"
         )
     return whole[len(lead) : len(whole) - len(boundaries.end)]
 
 
-def check_read_back(
-    written: str, calls: Sequence[Mapping[str, Any]], form: TurnForm, schemas: Schemas
-) -> None:
+def check_read_back(written: str, calls: Sequence[Mapping[str, Any]], form: TurnForm, schemas: Schemas) -> None:
     """Raise ChatError unless the parser reads a message's calls from the template's text of it."""
     why = difference(written, calls, form, schemas)
     if why is not None:
         raise ChatError(f"{why}; the template writes {written[:200]!r}")
 
 
-def difference(
-    written: str, calls: Sequence[Mapping[str, Any]], form: TurnForm, schemas: Schemas
-) -> str | None:
+def difference(written: str, calls: Sequence[Mapping[str, Any]], form: TurnForm, schemas: Schemas) -> str | None:
     """How the calls that the parser reads differ from those of a message; None if they are the same."""
     read = parse_tool_calls(written, form, schemas)
-    want = tuple(
-        ToolCall(name=call["function"]["name"], arguments=call["function"]["arguments"]) for call in calls
-    )
+    want = tuple(ToolCall(name=call["function"]["name"], arguments=call["function"]["arguments"]) for call in calls)
     if read == want:
         return None
     if len(read) != len(want):

@@ -67,11 +67,7 @@ class ShownCheck:
         _find_all(messages, self._render(messages, tools), "not as it is written")
 
     def check_form(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        *,
-        generation_prompt: bool = False,
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, *, generation_prompt: bool = False
     ) -> None:
         """Check the form of messages: of a finished conversation, unless `generation_prompt`. ChatError names
         the first text that is not shown. tools: None for those of the template."""

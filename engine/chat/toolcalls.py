@@ -42,9 +42,7 @@ _MARKS = {
 """Whether thoughts are skipped -> call form -> where a thought, or a call within the turn, begins."""
 
 
-def parse_tool_calls(
-    text: str, form: TurnForm | None = None, schemas: Schemas = _NONE
-) -> tuple[ToolCall, ...]:
+def parse_tool_calls(text: str, form: TurnForm | None = None, schemas: Schemas = _NONE) -> tuple[ToolCall, ...]:
     """Every call of a turn in the order written; `schemas` give the types of parameters.
 
     Without a form, for a text whose template is not known, the tag of the first call says which it is.
@@ -117,9 +115,7 @@ def without_tool_calls(text: str, form: TurnForm = DEFAULT, *, cuts_thoughts: bo
     return "".join(kept)
 
 
-def _read(
-    text: str, form: TurnForm, schemas: Schemas = _NONE
-) -> tuple[list[WrittenCall], list[tuple[int, int]]]:
+def _read(text: str, form: TurnForm, schemas: Schemas = _NONE) -> tuple[list[WrittenCall], list[tuple[int, int]]]:
     """The calls and the thoughts [start, end)."""
     mark, at = _MARKS[form.skips_thoughts][form.calls], 0
     thoughts: list[tuple[int, int]] = []

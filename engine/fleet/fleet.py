@@ -174,9 +174,7 @@ class Fleet:
                         state.finished = finish is not StopReason.aborted
                         return written.result(finish)
                     self.replicas.counts.turns_continued += 1
-            detail = (
-                f"{request_id!r} failed {state.failures.total()} times, and {state.lost} replicas under it"
-            )
+            detail = f"{request_id!r} failed {state.failures.total()} times, and {state.lost} replicas under it"
             raise InferenceError("replicas_failed", detail, retryable=True)
         except BaseException:  # also when cancelled: no caller asks for this request again
             self._forget(request_id)

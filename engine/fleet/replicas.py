@@ -22,9 +22,7 @@ from rocstar.engine.scheduling.events import Event, LoadSeen, ReplicaDown, Repli
 Restart = Callable[[int], Awaitable[Inference]]
 """Brings replica i back and returns it, entered and empty; raises InferenceError if it could not."""
 
-SendToAll = Callable[
-    [Sequence[Inference], int, "WeightSource | None"], Awaitable[Sequence[InferenceError | None]]
-]
+SendToAll = Callable[[Sequence[Inference], int, "WeightSource | None"], Awaitable[Sequence[InferenceError | None]]]
 """Brings weights to several replicas at once; for each, in order: None where it serves the version now."""
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 60.0
@@ -228,9 +226,7 @@ class Replicas:
             return False
         return True
 
-    async def take_version(
-        self, version: int, source: WeightSource | None, keep: WeightSource | None = None
-    ) -> None:
+    async def take_version(self, version: int, source: WeightSource | None, keep: WeightSource | None = None) -> None:
         """See `Inference.publish`; one that does not take the version is out of the fleet until it has it.
 
         `keep`: what one that comes back later takes, where `source` does not outlive the call.
@@ -310,9 +306,7 @@ class Replicas:
             async with asyncio.TaskGroup() as tasks:
                 started = [tasks.create_task(self._resume(slot)) for slot in self.slots]
             if not any(task.result() for task in started):
-                raise InferenceError(
-                    "publish_failed", f"no replica started from version {version}", retryable=True
-                )
+                raise InferenceError("publish_failed", f"no replica started from version {version}", retryable=True)
 
     async def _resume(self, slot: Slot) -> bool:
         slot.suspended = False
@@ -370,9 +364,6 @@ class Replicas:
                     load = slot.replica.load()
                     slot.kv_peak = max(slot.kv_peak, load.used / max(1, load.total))
                     seen = LoadSeen(
-                        replica=slot.index,
-                        used_tokens=load.used,
-                        running=load.running,
-                        waiting=load.waiting,
+                        replica=slot.index, used_tokens=load.used, running=load.running, waiting=load.waiting
                     )
                     self._tell(seen)

@@ -24,13 +24,7 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.schedule_state import (
-    Phase,
-    Policy,
-    ScheduleError,
-    ScheduleState,
-    TrajectoryEntry,
-)
+from rocstar.engine.scheduling.schedule_state import Phase, Policy, ScheduleError, ScheduleState, TrajectoryEntry
 
 ANY, NEW_OR_TOOL, RUNNING = tuple(Phase), (Phase.new, Phase.tool), (Phase.running,)
 READY, TOOL_OR_READY = (Phase.ready,), (Phase.tool, Phase.ready)
@@ -103,9 +97,7 @@ class Scheduler:
                 replica.seen_used_tokens, replica.seen_waiting = event.used_tokens, event.waiting
             case ReplicaUp():
                 if event.replica in state.replicas or event.kv_tokens < 1:
-                    raise ScheduleError(
-                        f"replica {event.replica}: up already, or {event.kv_tokens} KV tokens"
-                    )
+                    raise ScheduleError(f"replica {event.replica}: up already, or {event.kv_tokens} KV tokens")
                 state.up(event.replica, event.kv_tokens)
             case ReplicaDown():
                 for entry in list(state.replica(event.replica).trajectories.values()):

@@ -8,14 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rocstar.engine.fleet.replicas import FleetLimits, Slot
-from rocstar.engine.inference.base import (
-    Generation,
-    Heard,
-    Inference,
-    InferenceError,
-    StopReason,
-    TellsTokens,
-)
+from rocstar.engine.inference.base import Generation, Heard, Inference, InferenceError, StopReason, TellsTokens
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -150,9 +150,7 @@ class OpenAIEndpoint(Inference):
             if await self._first_choice(EndpointFormat.TEXT) is None:
                 self._neutral = STANDARD
                 await self._post(self._body(EndpointFormat.TEXT, [1], 1, frozenset(), 1.0, 0))
-                LOG.warning(
-                    "%s takes no top_k, min_p or repetition_penalty: its own settings of them apply", self.url
-                )
+                LOG.warning("%s takes no top_k, min_p or repetition_penalty: its own settings of them apply", self.url)
 
     def _has_format(self, choice: dict[str, Any], form: EndpointFormat) -> bool:
         """Return True for ids in `form`, and set `gives_logprobs`. InferenceError(unfit) if malformed."""
@@ -197,9 +195,7 @@ class OpenAIEndpoint(Inference):
     ) -> Generation:
         """Generate by the protocol. An aborted answer has its streamed tokens; without streaming the API
         returns none."""
-        check_request(
-            ids, max_new_tokens, seed, request_id=request_id, live=self._live, vocab_size=self._vocab_size
-        )
+        check_request(ids, max_new_tokens, seed, request_id=request_id, live=self._live, vocab_size=self._vocab_size)
         live = self._live[request_id] = _Live(len(ids))
         # The API's log-probs are of log_softmax(logits), whatever the temperature.
         is_scored = self.gives_logprobs and sampling.temperature == 1.0
@@ -236,9 +232,7 @@ class OpenAIEndpoint(Inference):
             del self._live[request_id]
         return _generation(written[:max_new_tokens], StopReason.aborted)
 
-    def _take(
-        self, choice: StreamedChoice, written: Scored, left: int, stop_ids: frozenset[int]
-    ) -> StopReason:
+    def _take(self, choice: StreamedChoice, written: Scored, left: int, stop_ids: frozenset[int]) -> StopReason:
         """Append a completed answer, and return its finish reason."""
         try:
             scored, finish = parse_response(self.form, choice, left, stop_ids)
@@ -296,13 +290,7 @@ class OpenAIEndpoint(Inference):
                 self._room.release()
 
     def _body(
-        self,
-        form: EndpointFormat,
-        ids: list[int],
-        n: int,
-        stop_ids: frozenset[int],
-        temperature: float,
-        seed: int,
+        self, form: EndpointFormat, ids: list[int], n: int, stop_ids: frozenset[int], temperature: float, seed: int
     ) -> dict[str, Any]:
         return {
             "model": self._model,

@@ -181,13 +181,7 @@ class StreamedChoice:
 
 STANDARD: Mapping[str, Any] = {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """The settings of OpenAI's API that change nothing."""
-NEUTRAL: Mapping[str, Any] = {
-    **STANDARD,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "repeat_penalty": 1.0,
-}
+NEUTRAL: Mapping[str, Any] = {**STANDARD, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "repeat_penalty": 1.0}
 """Those of servers beyond it, too: -1 is every token to all of them, the last two are one thing's names."""
 STREAMED: Mapping[str, Any] = {"stream": True}
 STREAMED_WITH_USAGE: Mapping[str, Any] = {**STREAMED, "stream_options": {"include_usage": True}}

@@ -107,9 +107,7 @@ class WeightStream:
             raise StopAsyncIteration
         while self._offered is None:
             if self._is_over or self._is_let_go:
-                raise InferenceError(
-                    "broadcast_failed", f"{len(self._left)} tensors did not come", retryable=True
-                )
+                raise InferenceError("broadcast_failed", f"{len(self._left)} tensors did not come", retryable=True)
             self._news.clear()
             await self._news.wait()
         (bucket, taken), self._offered = self._offered, None

@@ -90,9 +90,7 @@ class Grants:
     - Home is always up: while home has no group, nothing waits.
     """
 
-    def __init__(
-        self, home: str, *, home_tokens: int, max_groups: int | None = None, fill: float = 1.0
-    ) -> None:
+    def __init__(self, home: str, *, home_tokens: int, max_groups: int | None = None, fill: float = 1.0) -> None:
         if max_groups is not None and max_groups < 1:
             raise ValueError(f"max_groups = {max_groups}")
         self.home, self._max_groups, self._fill = home, max_groups, fill

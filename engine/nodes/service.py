@@ -64,9 +64,7 @@ class NodeService:
         """Those of which every sibling has its place: their time runs."""
         self.door = ConnectionLimiter.shared(MAX_CONNECTIONS)
         self.app = web.Application(
-            middlewares=[self._guard],
-            client_max_size=MAX_BODY_BYTES,
-            handler_args={"handler_cancellation": True},
+            middlewares=[self._guard], client_max_size=MAX_BODY_BYTES, handler_args={"handler_cancellation": True}
         )
         self.app.router.add_post("/v1/groups", self._groups)
         self.app.router.add_get("/v1/load", self._load)

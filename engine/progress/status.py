@@ -54,11 +54,7 @@ class StatusLine:
     """True if the last drawing stays on the terminal."""
 
     def __init__(
-        self,
-        *,
-        file: TextIO | None = None,
-        log: Log | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, file: TextIO | None = None, log: Log | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`file` defaults to stderr."""
         self.progress = ProgressBoard(clock)

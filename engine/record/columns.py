@@ -43,15 +43,7 @@ from rocstar.engine.record.json_record import (
     encode_times,
     encode_turn,
 )
-from rocstar.engine.types import (
-    FinishReason,
-    Origin,
-    Segment,
-    Task,
-    Trajectory,
-    TrajectoryKey,
-    VersionSpan,
-)
+from rocstar.engine.types import FinishReason, Origin, Segment, Task, Trajectory, TrajectoryKey, VersionSpan
 
 MAGIC = b"rTj2"
 MAX_PARTS = 16
@@ -193,9 +185,7 @@ def _parse_json(part: memoryview) -> dict[str, Any]:
     return fields
 
 
-def _framed(
-    key: TrajectoryKey, fields: Mapping[str, Any], parts: Sequence[memoryview], task: Task | None
-) -> Framed:
+def _framed(key: TrajectoryKey, fields: Mapping[str, Any], parts: Sequence[memoryview], task: Task | None) -> Framed:
     if task is not None and task.id != key.task_id:
         raise FrameError(f"task {key.task_id!r}, asked was {task.id!r}")
     num_ids, num_logprobs = fields["num"]

@@ -46,12 +46,7 @@ class Verdict:
 
 
 def to_record(
-    trajectory: Trajectory,
-    verdict: Verdict,
-    *,
-    stage: str,
-    num_answers: int,
-    decode: Callable[[Sequence[int]], str],
+    trajectory: Trajectory, verdict: Verdict, *, stage: str, num_answers: int, decode: Callable[[Sequence[int]], str]
 ) -> dict[str, Any]:
     """A JSON-ready record; floats keep every bit, so that replay recomputes the same loss."""
     texts = [decode(trajectory.ids[s.start : s.end].tolist()) for s in trajectory.segments]
@@ -91,12 +86,7 @@ def record_of(
 
 def encode_task(task: Task) -> dict[str, Any]:
     """A task as JSON; `meta` is left out where it has a value that is not plain."""
-    told: dict[str, Any] = {
-        "id": task.id,
-        "source": task.source,
-        "question": task.question,
-        "answer": task.answer,
-    }
+    told: dict[str, Any] = {"id": task.id, "source": task.source, "question": task.question, "answer": task.answer}
     if task.context:
         told["context"] = [to_plain(dict(message)) for message in task.context]
     try:
@@ -190,9 +180,7 @@ def decode_task(told: Mapping[str, Any]) -> Task:
 
 def decode_turn(turn: Mapping[str, Any]) -> Turn:
     """Return the turn of a record."""
-    calls = tuple(
-        ToolCall(name=c["name"], arguments=c["arguments"], malformed=c["malformed"]) for c in turn["calls"]
-    )
+    calls = tuple(ToolCall(name=c["name"], arguments=c["arguments"], malformed=c["malformed"]) for c in turn["calls"])
     results = tuple(
         ToolResult(
             status=c["status"],

@@ -81,9 +81,7 @@ def learned_path(folder: Path, step: int, rank: int) -> Path:
     return folder / f"step_{step:06d}.r{rank:03d}{LEARNED}"
 
 
-def write_learned(
-    folder: Path, learned: Mapping[str, LearnedTokens], *, step: int, rank: int, ranks: int
-) -> Path:
+def write_learned(folder: Path, learned: Mapping[str, LearnedTokens], *, step: int, rank: int, ranks: int) -> Path:
     """Write a rank's token statistics by trajectory name; the file appears when it is complete.
 
     Raises OSError if the disk is full.

@@ -28,8 +28,7 @@ def is_timed_out(trajectory: Trajectory) -> bool:
 def is_looping(trajectory: Trajectory) -> bool:
     """Whether in one of its turns most 8-grams of tokens were there before."""
     return any(
-        repeated_share(trajectory.ids[turn.start : turn.end][-MAX_TURN_TOKENS:]) > LOOPING
-        for turn in trajectory.turns
+        repeated_share(trajectory.ids[turn.start : turn.end][-MAX_TURN_TOKENS:]) > LOOPING for turn in trajectory.turns
     )
 
 

@@ -110,9 +110,7 @@ class SlotBuffer(Generic[Group]):
         self._enter(key, born)
         if not self._is_feasible():
             del self._running[key]
-            raise SlotBufferError(
-                f"group {key!r}, born at {born}, cannot be taken in time after step {self.step}"
-            )
+            raise SlotBufferError(f"group {key!r}, born at {born}, cannot be taken in time after step {self.step}")
 
     def _enter(self, key: str, born: int) -> int:
         if key in self._running or key in self._finished:
@@ -200,8 +198,7 @@ class SlotBuffer(Generic[Group]):
     def _is_feasible(self) -> bool:
         ages = range(self.max_staleness + 1 - self.is_learning)
         return all(slot.born >= self.step - self.max_staleness for slot in self._all()) and all(
-            sum(slot.born <= self.step - age for slot in self._all())
-            <= (self.max_staleness - age + 1) * self.batch
+            sum(slot.born <= self.step - age for slot in self._all()) <= (self.max_staleness - age + 1) * self.batch
             for age in ages
         )
 

@@ -47,10 +47,7 @@ class GroupFeed:
     """
 
     def __init__(
-        self,
-        roll_out: Callable[[Ticket], Awaitable[Group]],
-        supply: Iterator[Ticket],
-        buffer: SlotBuffer[Group],
+        self, roll_out: Callable[[Ticket], Awaitable[Group]], supply: Iterator[Ticket], buffer: SlotBuffer[Group]
     ) -> None:
         self._roll_out, self._supply, self._buffer = roll_out, supply, buffer
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -27,9 +27,7 @@ async def run_group(
     granted: Callable[[], None] = lambda: None,
 ) -> Group:
     """Roll out `size` siblings of `task`, from number `first` on. granted: as of each trajectory."""
-    keys = [
-        TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(first, first + size)
-    ]
+    keys = [TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(first, first + size)]
     agent.inference.join([str(key) for key in keys])
     async with asyncio.TaskGroup() as siblings:
         running = [siblings.create_task(run_trajectory(agent, task, key, granted=granted)) for key in keys]
@@ -37,9 +35,7 @@ async def run_group(
 
 
 async def all_groups(
-    roll_out: Callable[[Asked], Awaitable[Group]],
-    asked: Sequence[Asked],
-    on_end: Callable[[], None] = lambda: None,
+    roll_out: Callable[[Asked], Awaitable[Group]], asked: Sequence[Asked], on_end: Callable[[], None] = lambda: None
 ) -> list[Group]:
     """Return the groups of `asked`, in that order, rolled out at once; a bug in one cancels the others.
 

@@ -151,9 +151,7 @@ async def run_trajectory(
         try:
             async with agent.tools.open(seed=stream_of(key, purpose="tools")) as tools:
                 finish = await _converse(agent, tools, task, key, draft, clock)
-            attempt = Attempt(
-                task=task, turns=tuple(draft.turns), is_truncated=finish is not FinishReason.answered
-            )
+            attempt = Attempt(task=task, turns=tuple(draft.turns), is_truncated=finish is not FinishReason.answered)
             start_s = clock.now_s
             async with clock.waiting(request_id, "the judge", kind="judge"):
                 outcome = await agent.judge.score(attempt, deadline=clock.latest)
@@ -220,9 +218,7 @@ async def _converse(
         text = agent.chat.turn_text(generation.ids)
         stopped = generation.finish is StopReason.stop
         calls = agent.chat.calls(text, functions) if stopped else ()
-        turn = Turn(
-            start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls, form=agent.chat.form
-        )
+        turn = Turn(start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls, form=agent.chat.form)
         draft.turns.append(turn)
         draft.written.append(Span(start_s, clock.now_s))
         if generation.finish is StopReason.aborted:

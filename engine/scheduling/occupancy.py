@@ -40,9 +40,7 @@ class Forecast:
     highest: int = 0
     """Where `peak` was highest when it was last asked for, or nearly so."""
 
-    def load(
-        self, forward_tokens: float, extra: Forecast | None = None, less: Forecast | None = None
-    ) -> float:
+    def load(self, forward_tokens: float, extra: Forecast | None = None, less: Forecast | None = None) -> float:
         """Return the time to the end in token-steps, with `extra` and without `less`: tokens read, and
         `forward_tokens` for each step with a trajectory."""
         count_K, area = self.count_K, self.area
@@ -107,9 +105,7 @@ class Occupancy:
     def __len__(self) -> int:
         return len(self._names)
 
-    def put(
-        self, traj: str, group: str, *, prompt_tokens: int, curve: int, length: int, running: bool
-    ) -> bool:
+    def put(self, traj: str, group: str, *, prompt_tokens: int, curve: int, length: int, running: bool) -> bool:
         """Record its state; True if it is new here."""
         slot = self.slots.get(traj)
         is_new = slot is None
@@ -168,9 +164,7 @@ class Occupancy:
         table = self._table[:, : len(self._names)]
         return np.asarray(table[_BASE] + table[_RUNNING] * self.clock)
 
-    def forecast(
-        self, chances: Chances, bin_tokens: int, buffer_tokens: int, request_tokens: float
-    ) -> Forecast:
+    def forecast(self, chances: Chances, bin_tokens: int, buffer_tokens: int, request_tokens: float) -> Forecast:
         """`buffer_tokens` are added to the tokens of each trajectory, `request_tokens` to the tokens read."""
         number = len(self._names)
         ahead_K = ahead(bin_tokens)

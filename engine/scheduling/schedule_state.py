@@ -109,9 +109,7 @@ class ScheduleState:
         if entry is None:
             raise ScheduleError(f"{traj!r} is not known: it was never submitted, or has left")
         if entry.phase not in phases:
-            raise ScheduleError(
-                f"{traj!r} is {entry.phase.value}, not {' or '.join(p.value for p in phases)}"
-            )
+            raise ScheduleError(f"{traj!r} is {entry.phase.value}, not {' or '.join(p.value for p in phases)}")
         return entry
 
     def replica(self, replica: int) -> ReplicaEntry:
@@ -127,9 +125,7 @@ class ScheduleState:
 
     def grow(self, entry: TrajectoryEntry, context_tokens: int) -> None:
         if context_tokens < entry.context_tokens:
-            raise ScheduleError(
-                f"{entry.traj!r} shrank from {entry.context_tokens} to {context_tokens} tokens"
-            )
+            raise ScheduleError(f"{entry.traj!r} shrank from {entry.context_tokens} to {context_tokens} tokens")
         if entry.home is not None:
             self.replicas[entry.home].resident_tokens += context_tokens - entry.context_tokens
         entry.context_tokens = context_tokens
@@ -181,6 +177,4 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def decide(
-        self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState
-    ) -> Iterable[Command]: ...
+    def decide(self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState) -> Iterable[Command]: ...

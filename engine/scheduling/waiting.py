@@ -115,9 +115,7 @@ class WaitingQueue:
             if heap and (found := self._first(bucket, heap, now)) is not None:
                 yield found
 
-    def _first(
-        self, bucket: int, heap: list[tuple[float, int, str]], now: ScheduleState
-    ) -> TrajectoryEntry | None:
+    def _first(self, bucket: int, heap: list[tuple[float, int, str]], now: ScheduleState) -> TrajectoryEntry | None:
         while heap:
             within, _, group = heap[0]
             found = self._groups.get(group)

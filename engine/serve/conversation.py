@@ -19,15 +19,7 @@ from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.serve.recording_engine import ConversationOrder, RecordingEngine, RecordingTools
 from rocstar.engine.serve.responses import conversation_error
 from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
-from rocstar.engine.types import (
-    Attempt,
-    Failed,
-    FinishReason,
-    Origin,
-    Outcome,
-    Trajectory,
-    TrajectoryKey,
-)
+from rocstar.engine.types import Attempt, Failed, FinishReason, Origin, Outcome, Trajectory, TrajectoryKey
 from rocstar.sandbox.http.errors import RequestError
 
 UNJUDGED = "unjudged"
@@ -52,8 +44,7 @@ class ServedConversation:
         self.ended = asyncio.Event()
         self._has_client_calls = order.served_model == "raw" and bool(order.functions)
         self.choices = [
-            RecordingEngine(agent.inference, order, k, agent.chat, self._emit)
-            for k in range(order.num_choices)
+            RecordingEngine(agent.inference, order, k, agent.chat, self._emit) for k in range(order.num_choices)
         ]
         self._queue_timeouts: set[int] = set()
         """The choices that got no slot in time."""

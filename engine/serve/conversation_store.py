@@ -161,9 +161,7 @@ class ConversationStore:
         """Return the conversation and choice of each record of a closed file. Raises RequestError."""
         if self._looking_up >= MAX_LOOKUPS:
             raise RequestError(
-                f"{self._looking_up} verdicts wait for their lookup; ask again later",
-                status=429,
-                kind="queue_full",
+                f"{self._looking_up} verdicts wait for their lookup; ask again later", status=429, kind="queue_full"
             )
         self._looking_up += 1
         try:
@@ -189,11 +187,7 @@ class ConversationStore:
         changed_ns = thumbs.stat().st_mtime_ns if thumbs.is_file() else 0
         indices = {step: self._path(step).with_suffix(INDEX) for step in steps}
         self._settle(
-            [
-                step
-                for step, index in indices.items()
-                if not index.is_file() or index.stat().st_mtime_ns <= changed_ns
-            ]
+            [step for step, index in indices.items() if not index.is_file() or index.stat().st_mtime_ns <= changed_ns]
         )
         self._step = max(steps, default=0) + 1
 

@@ -35,13 +35,7 @@ from rocstar.engine.serve.requests import (
     GenerationRequest,
     TokenizeRequest,
 )
-from rocstar.engine.serve.response_stream import (
-    PING,
-    ChatResponse,
-    CompletionResponse,
-    encode_event,
-    encode_json,
-)
+from rocstar.engine.serve.response_stream import PING, ChatResponse, CompletionResponse, encode_event, encode_json
 from rocstar.engine.serve.responses import error_object
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.errors import RequestError
@@ -105,11 +99,7 @@ class Endpoint:
         )
         self._builder = RequestBuilder(agent, options.max_context)
         self._reader = RequestReader(
-            limits_for_tokenizer(
-                agent.chat.tokenizer,
-                max_tokens=options.max_context,
-                max_choices=options.max_choices,
-            )
+            limits_for_tokenizer(agent.chat.tokenizer, max_tokens=options.max_context, max_choices=options.max_choices)
         )
         self.connections = ConnectionLimiter.shared(options.max_connections)
         self._held_bytes = 0
@@ -143,9 +133,7 @@ class Endpoint:
         app.router.add_get("/v1/models/{model}", self.model)
         for prefix in ("", "/v1"):
             app.router.add_post(f"{prefix}/tokenize", self.tokenize, expect_handler=self._check_expectation)
-            app.router.add_post(
-                f"{prefix}/detokenize", self.detokenize, expect_handler=self._check_expectation
-            )
+            app.router.add_post(f"{prefix}/detokenize", self.detokenize, expect_handler=self._check_expectation)
             app.router.add_get(f"{prefix}/tokenizer_info", self.tokenizer_info)
         for path in ("/health", "/readyz"):
             app.router.add_get(path, self.health)
@@ -202,9 +190,7 @@ class Endpoint:
         self.metrics.answers[resource.canonical if resource else "unknown", str(response.status)] += 1
         return response
 
-    async def _without_slash(
-        self, request: web.Request, error: web.HTTPException
-    ) -> web.StreamResponse | None:
+    async def _without_slash(self, request: web.Request, error: web.HTTPException) -> web.StreamResponse | None:
         """A redirection, where a path is known without the slash at its end; None where it is not."""
         path = request.rel_url.raw_path
         if error.status != 404 or len(path) < 2 or not path.endswith("/"):
@@ -223,13 +209,9 @@ class Endpoint:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """/v1/chat/completions: the agent, or the model with the client's tools."""
         body = await self._read(request, ChatRequest)
-        (conversation,) = await self._begin(
-            request, body, lambda: [self._builder.chat(body)], body.num_choices
-        )
+        (conversation,) = await self._begin(request, body, lambda: [self._builder.chat(body)], body.num_choices)
         self._note_repeated_seed(request, body, conversation.order)
-        response = ChatResponse(
-            conversation, body.model, self.options.isolation, with_token_ids=body.return_token_ids
-        )
+        response = ChatResponse(conversation, body.model, self.options.isolation, with_token_ids=body.return_token_ids)
         return await self._respond(request, body, [conversation], response)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
@@ -324,9 +306,7 @@ class Endpoint:
         """/v1/feedback: a person's verdict on one choice."""
         body = await self._read(request, FeedbackRequest)
         if self._store is None:
-            raise RequestError(
-                "nothing is kept here: start the server with --out", status=501, kind="not_kept"
-            )
+            raise RequestError("nothing is kept here: start the server with --out", status=501, kind="not_kept")
         conversation = body.id.removeprefix("chatcmpl-").removeprefix("cmpl-")
         if not await self._store.feedback(conversation, body.index, body.thumb, body.comment):
             raise RequestError(
@@ -366,9 +346,7 @@ class Endpoint:
     async def tokenizer_info(self, request: web.Request) -> web.Response:
         """/tokenizer_info, which lm-eval asks for."""
         chat = self.agent.chat
-        names = {
-            name: getattr(chat.tokenizer, name, None) for name in ("bos_token", "eos_token", "pad_token")
-        }
+        names = {name: getattr(chat.tokenizer, name, None) for name in ("bos_token", "eos_token", "pad_token")}
         return _json_response({**names, "chat_template": chat.template})
 
     async def health(self, request: web.Request) -> web.Response:
@@ -467,9 +445,7 @@ class Endpoint:
             more = f" and {len(new) - MAX_NOTED_FIELDS} more" if len(new) > MAX_NOTED_FIELDS else ""
             self._note(f"{_client_name(request)} sends {names}{more}, which nothing here reads")
 
-    def _note_repeated_seed(
-        self, request: web.Request, body: GenerationRequest, order: ConversationOrder
-    ) -> None:
+    def _note_repeated_seed(self, request: web.Request, body: GenerationRequest, order: ConversationOrder) -> None:
         """Log once per client that it repeats a request with its seed, which gives the same answer."""
         client = _client_name(request)
         if body.seed is None or order.temperature == 0 or client in self._noted_clients:
@@ -490,10 +466,7 @@ class Endpoint:
 def error_response(refusal: RequestError) -> web.Response:
     """Return the response of an error."""
     response = web.Response(
-        body=encode_json(error_object(refusal)),
-        status=refusal.status,
-        headers=refusal.headers(),
-        content_type=JSON,
+        body=encode_json(error_object(refusal)), status=refusal.status, headers=refusal.headers(), content_type=JSON
     )
     if refusal.status in (408, 413, 415):
         response.force_close()  # the rest of the body is not read

@@ -89,14 +89,14 @@ ROUTES = (
         DetokenizeRequest, "Text", example={"tokens": [1, 2, 3]},
     )),
     *_twice(ServedRoute(
-        "GET", "/tokenizer_info", TOKENS, "Special tokens and the chat template.", None, "TokenizerInfo"
+        "GET", "/tokenizer_info", TOKENS, "Special tokens and the chat template.", None, "TokenizerInfo",
     )),
     *(ServedRoute(
         "GET", path, OPERATION, "Readiness; 503 during the shutdown.",
         None, "Health", open=True,
     ) for path in ("/health", "/readyz")),
     ServedRoute(
-        "GET", "/healthz", OPERATION, "Liveness of the process.", None, "Health", open=True
+        "GET", "/healthz", OPERATION, "Liveness of the process.", None, "Health", open=True,
     ),
     ServedRoute("GET", "/metrics", OPERATION, "Metrics for Prometheus.", content=TEXT),
     ServedRoute("GET", "/openapi.json", OPERATION, "This description.", open=True),

@@ -82,9 +82,7 @@ class RecordingEngine:
         nothing is emitted or recorded; the parts of a turn are those of its record.
     """
 
-    def __init__(
-        self, engine: Inference, order: ConversationOrder, choice: int, chat: ChatFormat, emit: Emit
-    ) -> None:
+    def __init__(self, engine: Inference, order: ConversationOrder, choice: int, chat: ChatFormat, emit: Emit) -> None:
         """emit: receives each part."""
         self._engine, self.choice, self.chat, self.emit = engine, choice, chat, emit
         self.name = f"{order.id}/{choice}"
@@ -237,9 +235,7 @@ class RecordingEngine:
         """The calls of the present turn are about to be made."""
         for index, call in enumerate(calls):
             arguments = None if call.arguments is None else dict(call.arguments)
-            self.emit(
-                ToolCallPart(choice=self.choice, id=self.call_id(index), name=call.name, arguments=arguments)
-            )
+            self.emit(ToolCallPart(choice=self.choice, id=self.call_id(index), name=call.name, arguments=arguments))
 
     # ---- its client ----
 
@@ -272,9 +268,7 @@ class RecordingTools:
         async with self._box.open(seed=seed) as self._tools:
             yield self
 
-    async def execute(
-        self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
-    ) -> tuple[ToolResult, ...]:
+    async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
         assert self._tools is not None, "the tools are not open"
         recorder = self._recorder
         recorder.call_begins(calls)

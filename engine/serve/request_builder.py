@@ -54,9 +54,7 @@ def resolve_max_tokens(request: ChatRequest) -> int | None:
 def validate_chat(request: ChatRequest) -> None:
     """Raise RequestError for options that no served model supports."""
     if not request.messages and request.prefix_token_ids is None:
-        raise RequestError(
-            "messages is empty; send at least one message", field="messages", kind="invalid_value"
-        )
+        raise RequestError("messages is empty; send at least one message", field="messages", kind="invalid_value")
     form = "text" if request.response_format is None else request.response_format.get("type")
     if form != "text":
         raise unsupported(
@@ -88,12 +86,8 @@ def _to_message(given: RequestMessage, where: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": role, "content": _content_text(given.content, f"{where}.content")}
     if given.tool_calls:
         if role != "assistant":
-            raise RequestError(
-                f"{where}.tool_calls: only an assistant calls tools", field=f"{where}.tool_calls"
-            )
-        message["tool_calls"] = [
-            _to_call(call, f"{where}.tool_calls.{k}") for k, call in enumerate(given.tool_calls)
-        ]
+            raise RequestError(f"{where}.tool_calls: only an assistant calls tools", field=f"{where}.tool_calls")
+        message["tool_calls"] = [_to_call(call, f"{where}.tool_calls.{k}") for k, call in enumerate(given.tool_calls)]
     elif given.content is None and role != "assistant":
         raise RequestError(f"{where}.content is missing; write its text", field=f"{where}.content")
     if given.reasoning_content:
@@ -112,9 +106,7 @@ def _content_text(content: Content, where: str) -> str:
     for k, part in enumerate(content):
         if part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = json.dumps(part.get("type"), default=str)[:80]
-            raise RequestError(
-                f"{where}.{k} is a part of type {kind}; only text is read here", field=f"{where}.{k}"
-            )
+            raise RequestError(f"{where}.{k} is a part of type {kind}; only text is read here", field=f"{where}.{k}")
         texts.append(part["text"])
     return "".join(texts)
 
@@ -130,14 +122,9 @@ def _to_call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
             arguments = None
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise RequestError(
-            f'{where} is not of the form {{"function": {{"name": text, "arguments": an object as JSON}}}}',
-            field=where,
+            f'{where} is not of the form {{"function": {{"name": text, "arguments": an object as JSON}}}}', field=where
         )
-    return {
-        "type": "function",
-        "id": str(call.get("id") or ""),
-        "function": {"name": name, "arguments": arguments},
-    }
+    return {"type": "function", "id": str(call.get("id") or ""), "function": {"name": name, "arguments": arguments}}
 
 
 def _to_function(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -150,10 +137,7 @@ def _to_function(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"{where}.function needs a name and the JSON schema of its parameters", field=f"{where}.function"
         )
     described = str(function.get("description") or "")
-    return {
-        "type": "function",
-        "function": {"name": name, "description": described, "parameters": dict(parameters)},
-    }
+    return {"type": "function", "function": {"name": name, "description": described, "parameters": dict(parameters)}}
 
 
 SOURCE = "serve"
@@ -198,8 +182,7 @@ class RequestBuilder:
             return self._order("raw", request, messages, ids, resolve_max_tokens(request), functions)
         if request.tools:
             raise unsupported(
-                "tools",
-                f"tools: {AGENT} runs its own tools; ask for {RAW} to have calls of your own passed to you",
+                "tools", f"tools: {AGENT} runs its own tools; ask for {RAW} to have calls of your own passed to you"
             )
         if messages[-1]["role"] != "user":
             raise RequestError(
@@ -229,9 +212,7 @@ class RequestBuilder:
             if not ids:
                 raise RequestError(f"prompt.{k} is empty; give a text or ids", field="prompt")
             if max(ids) >= 1 << 31 or min(ids) < 0:
-                raise RequestError(
-                    f"prompt.{k} has an id that is not in this model's vocabulary", field="prompt"
-                )
+                raise RequestError(f"prompt.{k} has an id that is not in this model's vocabulary", field="prompt")
             text = prompt if isinstance(prompt, str) else self.agent.chat.decode(ids)
             message = {"role": "user", "content": text}
             limit = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens

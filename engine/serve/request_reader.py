@@ -107,9 +107,7 @@ class RequestLimits:
 
     def _check_messages(self, messages: list[RequestMessage]) -> None:
         if self.max_tokens is not None and len(messages) > self.max_tokens:
-            raise self._too_long(
-                f"messages has {len(messages)} entries of at least one token each", "messages"
-            )
+            raise self._too_long(f"messages has {len(messages)} entries of at least one token each", "messages")
         texts = [
             text
             for message in messages
@@ -216,9 +214,7 @@ class RequestReader:
         try:
             return await self.run(self._apart.call, reading, body)
         except SandboxError as error:
-            raise RequestError(
-                f"the body was not read: {error}; ask again", status=503, kind="busy"
-            ) from None
+            raise RequestError(f"the body was not read: {error}; ask again", status=503, kind="busy") from None
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a thread. Raises RequestError if too many jobs wait, or at the timeout."""

@@ -64,8 +64,7 @@ StopList = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 Stops = Annotated[
     StopList | None,
     BeforeValidator(
-        lambda value: [value] if isinstance(value, str) else value,
-        json_schema_input_type=StopText | StopList | None,
+        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=StopText | StopList | None
     ),
 ]
 
@@ -82,9 +81,7 @@ _TEXT = {"type": "string"}
 _PART = _object_schema("type", "text", type={"const": "text"}, text=_TEXT)
 _ARGUMENTS = {"anyOf": [{"type": "object"}, {"type": "string", "description": "an object as JSON"}]}
 
-_CALL = _object_schema(
-    "function", function=_object_schema("name", "arguments", name=_TEXT, arguments=_ARGUMENTS)
-)
+_CALL = _object_schema("function", function=_object_schema("name", "arguments", name=_TEXT, arguments=_ARGUMENTS))
 
 _FUNCTION = _object_schema("name", name={"type": "string", "minLength": 1}, parameters={"type": "object"})
 _TOOL = _object_schema("type", "function", type={"const": "function"}, function=_FUNCTION)
@@ -157,9 +154,7 @@ class GenerationRequest(BaseModel):
     """The fields of both kinds of generation."""
 
     # Texts of clients are no keys: pydantic would keep 16,384 of them.
-    model_config = ConfigDict(
-        extra="allow", strict=True, json_schema_extra=_add_neutral_fields, cache_strings="keys"
-    )
+    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_add_neutral_fields, cache_strings="keys")
 
     model: Annotated[str, Field(json_schema_extra={"enum": list(MODELS)})]
     n: NumChoices | None = None
@@ -289,6 +284,4 @@ def _validation_error(error: ValidationError) -> RequestError:
     ]
     param = ".".join(where) or None
     given = json.dumps(problem["input"], default=str)[:80] if problem["type"] != "missing" else "missing"
-    return RequestError(
-        f"{param or 'the body'} is {given}: {problem['msg']}", field=param or "", kind="invalid_value"
-    )
+    return RequestError(f"{param or 'the body'} is {given}: {problem['msg']}", field=param or "", kind="invalid_value")

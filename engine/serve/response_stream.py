@@ -99,12 +99,7 @@ class ChatResponse:
     """The answers of /v1/chat/completions to one request."""
 
     def __init__(
-        self,
-        conversation: ServedConversation,
-        model: str,
-        isolation: str,
-        *,
-        with_token_ids: bool = False,
+        self, conversation: ServedConversation, model: str, isolation: str, *, with_token_ids: bool = False
     ) -> None:
         """with_token_ids: each choice has its token ids at its end, so that a client can continue from
         them."""
@@ -225,9 +220,7 @@ def _call_object(part: ToolCallPart) -> dict[str, Any]:
 class CompletionResponse:
     """The answers of /v1/completions to one request, which may have several prompts."""
 
-    def __init__(
-        self, conversations: Sequence[ServedConversation], model: str, *, echo: bool, with_logprobs: bool
-    ):
+    def __init__(self, conversations: Sequence[ServedConversation], model: str, *, echo: bool, with_logprobs: bool):
         self._conversations, self._echo, self._with_logprobs = conversations, echo, with_logprobs
         self._head = {
             "id": f"cmpl-{conversations[0].order.id}",

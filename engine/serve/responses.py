@@ -45,11 +45,7 @@ def _body(description: str, optional: Mapping[str, Schema] | None = None, /, **r
 
 FINISH: Schema = {"enum": ["stop", "length", "tool_calls"], "type": "string"}
 EVENTS = (ref("ToolUseEvent"), ref("ToolResultEvent"))
-TEXTS = {
-    "content": TEXT,
-    "reasoning_content": TEXT,
-    "tool_calls": _list(ref("CalledTool")),
-}
+TEXTS = {"content": TEXT, "reasoning_content": TEXT, "tool_calls": _list(ref("CalledTool"))}
 COUNTS = {"prompt_tokens": INTEGER, "completion_tokens": INTEGER, "total_tokens": INTEGER}
 HEAD = {"id": TEXT, "created": INTEGER, "model": TEXT}
 
@@ -121,11 +117,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Delta": _body("The new text and calls of a message.", {"role": _nullable(_const("assistant")), **TEXTS}),
     "ChatDelta": _body(
-        "The new part of a choice.",
-        index=INTEGER,
-        delta=ref("Delta"),
-        logprobs=NULL,
-        finish_reason=_nullable(FINISH),
+        "The new part of a choice.", index=INTEGER, delta=ref("Delta"), logprobs=NULL, finish_reason=_nullable(FINISH)
     ),
     "ChatCompletionChunk": _body(
         "An event of a stream; the last event is [DONE].",
@@ -221,9 +213,7 @@ def conversation_error(kind: str, detail: str, *, retryable: bool) -> RequestErr
     if kind == "bad_token":
         return RequestError(f"the model does not know an id: {detail}", field="prompt", kind=kind)
     if kind in ("deadline", TRAJECTORY_TIMEOUT, POLICY_TIMEOUT):
-        return RequestError(
-            f"the conversation exceeded its time limit: {detail}", status=504, kind="deadline"
-        )
+        return RequestError(f"the conversation exceeded its time limit: {detail}", status=504, kind="deadline")
     if kind == "queue_timeout":
         return RequestError(f"no engine slot was free in time: {detail}", status=503, kind=kind)
     return RequestError(f"{kind}: {detail}", status=503 if retryable else 500, kind=kind)

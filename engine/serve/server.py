@@ -62,9 +62,7 @@ async def open_endpoint(
             try:
                 assert runner.server is not None
                 endpoint.url = listen(listening)[0]
-                async with endpoint.connections.opened(
-                    listening, protocol_factory(runner.server, malformed_response)
-                ):
+                async with endpoint.connections.opened(listening, protocol_factory(runner.server, malformed_response)):
                     yield endpoint
             finally:
                 await endpoint.conversations.drain(drain_s)

@@ -40,9 +40,7 @@ class TurnText:
     """
 
     def __init__(
-        self,
-        decode: Callable[[Sequence[int]], str],
-        of_token: Callable[[int], str | None] = lambda token: None,
+        self, decode: Callable[[Sequence[int]], str], of_token: Callable[[int], str | None] = lambda token: None
     ) -> None:
         """of_token: returns the text of one token in any context, or None if it depends on the context."""
         self._decode, self._of_token = decode, of_token

@@ -67,8 +67,7 @@ def lower_bound(workload: Workload, cluster: Cluster) -> LowerBound:
     by_pool = items.solve(cluster.replicas, 1.0, by_batch=False)
     by_batch = items.solve(cluster.replicas, 1.0, by_batch=True)
     return LowerBound(
-        alone_s=max(alone_s(t, cluster.model) for t in workload.trajectories),
-        work_s=max(in_time, by_pool, by_batch),
+        alone_s=max(alone_s(t, cluster.model) for t in workload.trajectories), work_s=max(in_time, by_pool, by_batch)
     )
 
 
@@ -117,9 +116,7 @@ class _Items:
         self.own_s = np.array(own)
         self.n = np.bincount(self.turn_of, self.steps)
         forwards = 0.0 if cost.mixed else new_tokens / model.chunk_tokens
-        self.prefill_s = (
-            cost.forward_s * forwards + cost.prefill_token_s * new_tokens + cost.prefill_pair_s * attended
-        )
+        self.prefill_s = cost.forward_s * forwards + cost.prefill_token_s * new_tokens + cost.prefill_pair_s * attended
 
     def solve(self, replicas: int, share: float, *, by_batch: bool) -> float:
         """The least T of (3) at z = share * a / P, or with a pool of `max_running` items."""

@@ -244,9 +244,7 @@ def _simulate(options: argparse.Namespace, policies: Mapping[str, PolicyFactory]
         with working("settings") as work:
             begin = partial(setattr, work, "what")
             advice = advise(workload, cluster, outcomes, history, begin, policies)
-    return _Results(
-        workload=workload, cluster=cluster, bound=bound, outcomes=outcomes, flights=flights, advice=advice
-    )
+    return _Results(workload=workload, cluster=cluster, bound=bound, outcomes=outcomes, flights=flights, advice=advice)
 
 
 def _count(work: Work, run: int, runs: int, left: int, total: int) -> None:

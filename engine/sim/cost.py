@@ -118,11 +118,7 @@ class Cluster:
 
 
 MI300X_14B = CostModel(
-    forward_s=8.5e-3,
-    request_s=20e-6,
-    context_token_s=44e-9,
-    prefill_token_s=50e-6,
-    prefill_pair_s=0.5e-9,
+    forward_s=8.5e-3, request_s=20e-6, context_token_s=44e-9, prefill_token_s=50e-6, prefill_pair_s=0.5e-9
 )
 """Qwen3-14B in bf16 on one MI300X, from arithmetic, not measured: 29.5 GB of weights at 4.2 TB/s, 1.5 ms of
 launch; 160 KiB of KV per token at 3.7 TB/s; 29.6 GFLOP per prefill token at 0.6 PFLOP/s; 4 * 40 layers * 5120

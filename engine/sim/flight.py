@@ -143,9 +143,7 @@ class Flight:
                 # Only load reports are left to come. A policy may act on one; after many it is stuck.
                 self._idle_reports += 1
             if not self._heap or self._idle_reports > 1000:
-                raise SimulationError(
-                    f"{live - self._left} trajectories wait and nothing moves at {now:.1f} s"
-                )
+                raise SimulationError(f"{live - self._left} trajectories wait and nothing moves at {now:.1f} s")
             at, kind, subject, version = heapq.heappop(self._heap)
             if kind == FINISH and version != self._versions[subject]:
                 continue

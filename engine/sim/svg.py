@@ -36,12 +36,7 @@ def makespan_bars(title: str, ranked: Sequence[Outcome]) -> RowChart:
 
 
 def occupancy(
-    flights: Sequence[tuple[str, Flight]],
-    title: str,
-    *,
-    width: int = 760,
-    height: int = 0,
-    standalone: bool = False,
+    flights: Sequence[tuple[str, Flight]], title: str, *, width: int = 760, height: int = 0, standalone: bool = False
 ) -> str:
     """A band per policy: a row per replica, time to the right, darker where more of its KV pool is in use.
 
@@ -55,20 +50,14 @@ def occupancy(
     y, body = 36.0, []
     for name, flight in flights:
         grid = occupancy_grid(flight.samples, flight.cluster, end, columns)
-        body.append(
-            f'<text x="{left - 8}" y="{y + rows * row / 2 + 4:.1f}" text-anchor="end">{escape(name)}</text>'
-        )
-        body.append(
-            f'<rect x="{left}" y="{y:.1f}" width="{inner}" height="{rows * row:.1f}" fill="var(--line)"/>'
-        )
+        body.append(f'<text x="{left - 8}" y="{y + rows * row / 2 + 4:.1f}" text-anchor="end">{escape(name)}</text>')
+        body.append(f'<rect x="{left}" y="{y:.1f}" width="{inner}" height="{rows * row:.1f}" fill="var(--line)"/>')
         body += _shades(grid, left, y, inner / columns, row)
         y += rows * row + 10
     for tick in nice_ticks(0.0, end, 5 if width > NARROW else 4):
         x = left + inner * tick / end
         if tick <= end:
-            body.append(
-                f'<text class="tick" x="{x:.1f}" y="{y + 8:.1f}" text-anchor="middle">{tick:,.12g} s</text>'
-            )
+            body.append(f'<text class="tick" x="{x:.1f}" y="{y + 8:.1f}" text-anchor="middle">{tick:,.12g} s</text>')
     head = f'<text class="title" x="12" y="20">{escape(title)}</text>'
     return drawing(title, width, round(y + 18), head + "".join(body), standalone=standalone)
 
@@ -93,9 +82,7 @@ def _shades(grid: Sequence[Sequence[float]], left: float, y: float, width: float
     ]
 
 
-def occupancy_grid(
-    samples: Sequence[FlightSample], cluster: Cluster, end_s: float, columns: int
-) -> list[list[float]]:
+def occupancy_grid(samples: Sequence[FlightSample], cluster: Cluster, end_s: float, columns: int) -> list[list[float]]:
     """[replica][column]: share of the pool in use, the last sample before the column's end."""
     grid = [[0.0] * columns for _ in range(cluster.replicas)]
     latest = [(0, 0.0)] * cluster.replicas

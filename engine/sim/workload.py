@@ -189,13 +189,9 @@ def earlier_step(name: str, tasks: int, siblings: int, seed: int) -> Workload:
 def _turns(recipe: Shape, length: float, rng: np.random.Generator) -> tuple[TurnWork, ...]:
     """Turns of uneven lengths that sum to `length` with the tools' results, cut at the limit."""
     pull = (length / recipe.median_tokens) ** 0.5
-    calls = int(
-        rng.binomial(recipe.max_turns - 1, min(0.95, recipe.mean_calls * pull / (recipe.max_turns - 1)))
-    )
+    calls = int(rng.binomial(recipe.max_turns - 1, min(0.95, recipe.mean_calls * pull / (recipe.max_turns - 1))))
     results = np.clip(rng.lognormal(math.log(recipe.result_median_tokens), 0.8, calls), 20, 1024).astype(int)
-    waits = np.minimum(
-        rng.lognormal(math.log(recipe.tool_median_s), recipe.tool_spread, calls), recipe.tool_limit_s
-    )
+    waits = np.minimum(rng.lognormal(math.log(recipe.tool_median_s), recipe.tool_spread, calls), recipe.tool_limit_s)
     written = max(length - float(results.sum()), 16.0 * (calls + 1))
     shares = rng.dirichlet(np.full(calls + 1, 2.0)) * written
     turns: list[TurnWork] = []

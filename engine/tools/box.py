@@ -35,9 +35,7 @@ MAX_TEXT_CHARS = 1 << 20
 class Tools(Protocol):
     """The tools of one trajectory."""
 
-    async def execute(
-        self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
-    ) -> tuple[ToolResult, ...]:
+    async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
         """Results in the order of the calls, which are those of the `turn`-th turn, counted from 1."""
         ...
 
@@ -100,9 +98,7 @@ class Dispatcher:
         if call.malformed is not None or call.arguments is None or call.name is None:
             return _refuse("malformed_call", f"Failed to decode tool call: {call.malformed}")
         if index >= self.max_parallel_calls:
-            return _refuse(
-                "too_many_calls", f"Only {self.max_parallel_calls} tool calls are executed per turn"
-            )
+            return _refuse("too_many_calls", f"Only {self.max_parallel_calls} tool calls are executed per turn")
         tool = self._by_name.get(call.name)
         if tool is None:
             known = ", ".join(repr(tool.name) for tool in self.tools)
@@ -136,9 +132,7 @@ class _Opened:
         self._opened = asyncio.get_running_loop().time()
         self._sessions: dict[str, tuple[Tool, Any]] = {}
 
-    async def execute(
-        self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
-    ) -> tuple[ToolResult, ...]:
+    async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
         seed = self._seed + 64 * turn
         if len(calls) == 1:  # nearly always
             read = self._box.read(calls[0], 0)
@@ -153,22 +147,16 @@ class _Opened:
                 results[index] = read
             else:
                 by_tool.setdefault(read.tool.name, []).append(read)
-        for answered in await _together(
-            [self._run(accepted, seed, deadline) for accepted in by_tool.values()]
-        ):
+        for answered in await _together([self._run(accepted, seed, deadline) for accepted in by_tool.values()]):
             results |= answered
         return tuple(results[index] for index in range(len(calls)))
 
-    async def _run(
-        self, calls: Sequence[_Accepted], seed: int, deadline: float | None
-    ) -> dict[int, ToolResult]:
+    async def _run(self, calls: Sequence[_Accepted], seed: int, deadline: float | None) -> dict[int, ToolResult]:
         """The calls of a turn that go to one tool, together or one after the other."""
         tool = calls[0].tool
         session = await self._session(tool, deadline)
         if tool.parallel:
-            results = await _together(
-                [self._call(call, session, seed + call.index, deadline) for call in calls]
-            )
+            results = await _together([self._call(call, session, seed + call.index, deadline) for call in calls])
         else:
             results = [await self._call(call, session, seed + call.index, deadline) for call in calls]
         return {call.index: result for call, result in zip(calls, results, strict=True)}

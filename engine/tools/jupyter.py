@@ -20,15 +20,7 @@ from typing import Any, cast
 from rocstar.engine.tools.python import texts_of
 from rocstar.engine.tools.results import TextStyle, result_text
 from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
-from rocstar.sandbox.types import (
-    ExecResult,
-    Limits,
-    SandboxError,
-    Session,
-    SessionLost,
-    SessionSandbox,
-    Status,
-)
+from rocstar.sandbox.types import ExecResult, Limits, SandboxError, Session, SessionLost, SessionSandbox, Status
 
 JUPYTER_TOOL = "jupyter_code"
 RESTARTED = "(the interpreter was restarted)"

@@ -24,8 +24,7 @@ PARAMETERS: Mapping[str, Any] = {
         },
         "input": {
             "type": "string",
-            "description": "A string that will be provided as standard input to the code when it "
-            "calls input().",
+            "description": "A string that will be provided as standard input to the code when it calls input().",
         },
     },
     "required": ["code", "input"],

@@ -72,9 +72,7 @@ def _rstar2_text(result: ExecResult) -> str:
 
 _WARNING = re.compile(r"^<cell(?: \d+)?>:(\d+: .*\n)(?:  .*\n)?", re.MULTILINE)
 """The original's programs have no file, so its warnings show no source line."""
-_INTERRUPTED = re.compile(
-    r"^Traceback \(most recent call last\):\n.*^KeyboardInterrupt\n\Z", re.MULTILINE | re.DOTALL
-)
+_INTERRUPTED = re.compile(r"^Traceback \(most recent call last\):\n.*^KeyboardInterrupt\n\Z", re.MULTILINE | re.DOTALL)
 """How a cell that was stopped ends; the original kills without a word."""
 _FRAME = re.compile(r'^  File "<cell(?: \d+)?>", line (\d+)(, in )?.*\n(?:    (.*)\n)?', re.MULTILINE)
 _EXCEPTION = re.compile(r"^(?:\w+\.)*(\w+)(?:: (.*))?$", re.MULTILINE)
@@ -100,9 +98,7 @@ def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
         return text
     end = max_tokens * MAX_TOKEN_CHARS
     if is_long := len(text) > 2 * end:  # encode no megabytes to show a hundred tokens
-        head_ids, tail_ids = (
-            tokenizer.encode(part, add_special_tokens=False) for part in (text[:end], text[-end:])
-        )
+        head_ids, tail_ids = (tokenizer.encode(part, add_special_tokens=False) for part in (text[:end], text[-end:]))
     else:
         head_ids = tail_ids = tokenizer.encode(text, add_special_tokens=False)
     if not is_long and len(head_ids) <= max_tokens:

@@ -150,10 +150,7 @@ MAX_SHOWN_CHARS = 300
 
 def check_parameters(parameters: Any) -> str | None:
     """Return the error of the schema of a tool's arguments; None if it is valid."""
-    from jsonschema import (  # only here: importing it takes a tenth of a second
-        Draft202012Validator,
-        SchemaError,
-    )
+    from jsonschema import Draft202012Validator, SchemaError  # only here: importing it takes a tenth of a second
 
     if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
         return "it is no JSON schema of an object; give {'type': 'object', 'properties': {...}}"

@@ -29,7 +29,5 @@ def puzzles(questions: str = "questions.jsonl", named: bool = False) -> Task:
     """The puzzles of `questions`."""
     fields = FieldSpec(input="question", target="answer", id="id" if named else None)
     return Task(
-        dataset=json_dataset(questions, fields),
-        solver=by_name() if named else generate(),
-        scorer=pattern(BOXED),
+        dataset=json_dataset(questions, fields), solver=by_name() if named else generate(), scorer=pattern(BOXED)
     )

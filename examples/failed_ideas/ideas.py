@@ -38,14 +38,10 @@ async def answer_and_tools(attempt: Attempt, *, sandbox: Sandbox, bonus: float =
     found = await verdict(attempt, sandbox)
     results = [result for turn in attempt.turns for result in turn.results]
     went_well = sum(not result.is_error for result in results) / len(results) if results else 0.0
-    return Reward(
-        value=found.reward + bonus * went_well, is_correct=found.is_correct, method=f"{found.method}+tools"
-    )
+    return Reward(value=found.reward + bonus * went_well, is_correct=found.is_correct, method=f"{found.method}+tools")
 
 
-async def less_for_repeating(
-    attempt: Attempt, *, sandbox: Sandbox, n: int = 4, weight: float = 0.5
-) -> Reward:
+async def less_for_repeating(attempt: Attempt, *, sandbox: Sandbox, n: int = 4, weight: float = 0.5) -> Reward:
     """The answer's reward, less up to `weight` for the share of `n`-grams of words that were said before."""
     found = await verdict(attempt, sandbox)
     return Reward(
@@ -83,6 +79,4 @@ def _of_group(group: Sequence[Sample]) -> list[Advantage]:
     ended = [sample.reward for sample in group if sample.reward != TRUNCATED]
     mean = sum(ended) / len(ended) if ended else 0.0
     spread = (sum((reward - mean) ** 2 for reward in ended) / max(1, len(ended) - 1)) ** 0.5
-    return [
-        0.0 if sample.reward == TRUNCATED else (sample.reward - mean) / (spread + EPS) for sample in group
-    ]
+    return [0.0 if sample.reward == TRUNCATED else (sample.reward - mean) / (spread + EPS) for sample in group]

@@ -34,14 +34,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 }
 """As in the quickstart."""
 EXAM_SEED, PROBLEM_SEED, TALK_SEED = 7, 1, 1000
-DIRT = {
-    "copy": 0.08,
-    "other_answer": 0.02,
-    "fraction": 0.04,
-    "proof": 0.02,
-    "figure": 0.02,
-    "german": 0.03,
-}
+DIRT = {"copy": 0.08, "other_answer": 0.02, "fraction": 0.04, "proof": 0.02, "figure": 0.02, "german": 0.03}
 """Rows of each kind beside a puzzle."""
 LEAKED = 0.25
 """Number of exam questions that are also among the problems."""
@@ -105,11 +98,7 @@ async def conversations(recipe: Recipe, each: int, number: int) -> list[dict[str
     """So many demonstrations on so many puzzles of each family, with real tool results."""
     async with open_sandbox(recipe) as sandbox:
         rows = await make_demonstrations(
-            puzzles(each, TALK_SEED),
-            number,
-            seed=recipe.run.seed,
-            sandbox=sandbox,
-            tool=demonstrated_tool(recipe),
+            puzzles(each, TALK_SEED), number, seed=recipe.run.seed, sandbox=sandbox, tool=demonstrated_tool(recipe)
         )
     tools = [_without_input(schema) for schema in tool_box(recipe).schemas]
     rng = random.Random("conversations")

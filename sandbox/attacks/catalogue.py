@@ -38,16 +38,16 @@ GROUPS: Final = (
 )
 KINDS: Final = ("call", "meanwhile", "cell", "branch", "other", "pause")
 FILE_FIELDS: Final = frozenset(
-    ("group", "mode", "breach", "held-by", "needs", "compare", "breaches-without", "loosened")
+    ("group", "mode", "breach", "held-by", "needs", "compare", "breaches-without", "loosened"),
 )
 PART_FIELDS: Final = frozenset(
     (
         *("tries", "expect", "output", "forbid", "limits", "flavour", "seed", "stdin", "value", "truncated"),
         *("may-raise", "seconds", "fetch", "displays"),
-    )
+    ),
 )
 STATUSES: Final = frozenset(
-    ("ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied", "lost", "refused")
+    ("ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied", "lost", "refused"),
 )
 
 _FIELD = re.compile(r"# ([a-z-]+): (.*)")

@@ -136,11 +136,11 @@ async def _main(pairs: Sequence[Pair]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return 1 if an unknown channel passes numbers."""
     parser = argparse.ArgumentParser(
-        prog="rocstar.sandbox.attacks.channels", description=(__doc__ or "").splitlines()[0]
+        prog="rocstar.sandbox.attacks.channels", description=(__doc__ or "").splitlines()[0],
     )
     parser.add_argument("names", nargs="*", help="pairs to test (default: all)")
     parser.add_argument(
-        "--lines", action="store_true", help="run programs from lines of JSON on standard input"
+        "--lines", action="store_true", help="run programs from lines of JSON on standard input",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="measure the known channels")
     options = parser.parse_args(argv)

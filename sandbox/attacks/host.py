@@ -53,7 +53,7 @@ class Host:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
     ) -> None:
         for key in list(self._listeners.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)

@@ -59,7 +59,7 @@ async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> PairResult:
             break
     passed = right * pair.bits >= ENOUGH_BITS
     return PairResult(
-        passed=passed, bits_per_s=right * pair.bits / seconds if seconds else 0.0, output=output
+        passed=passed, bits_per_s=right * pair.bits / seconds if seconds else 0.0, output=output,
     )
 
 

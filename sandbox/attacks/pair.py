@@ -114,7 +114,7 @@ Run = Callable[[str, str], Awaitable[str]]
 """Runs a program of a flavour and returns its output."""
 
 BROKEN = re.compile(
-    r"\b(?:Import|ModuleNotFound|Name|Syntax|Attribute|Type|Value|Index|Key)Error\b|command not found"
+    r"\b(?:Import|ModuleNotFound|Name|Syntax|Attribute|Type|Value|Index|Key)Error\b|command not found",
 )
 """The errors of a program that did not run its attack."""
 

@@ -93,7 +93,7 @@ async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
     sent = (count - PILOT) * pair.bits
     if len(read) != count:
         return Stream(
-            slot_s=slot_s, sent=sent, wrong=(sent + 1) // 2, output=f"{output[-160:]} {sender_output[-160:]}"
+            slot_s=slot_s, sent=sent, wrong=(sent + 1) // 2, output=f"{output[-160:]} {sender_output[-160:]}",
         )
     wrong = sum((symbols[k] ^ read[k] & most).bit_count() for k in range(PILOT, count))
     return Stream(slot_s=slot_s, sent=sent, wrong=wrong, output=f"{wrong} of {sent} bits wrong")

@@ -106,9 +106,7 @@ def not_written(error: OSError) -> int:
     return 1
 
 
-RANDOM_WORDS = (
-    *(b"rand", b"shuffle", b"scipy", b"statistics", b"networkx", b"rvs", b"uuid", b"secrets", b"64"),
-)
+RANDOM_WORDS = (*(b"rand", b"shuffle", b"scipy", b"statistics", b"networkx", b"rvs", b"uuid", b"secrets", b"64"),)
 """A program that uses the shared generators contains one of these words. One that hides the word gets the
 zygote's fixed state: seeding changes eighty pages, half as many as a small program."""
 

@@ -100,8 +100,7 @@ def serve_tools(options: argparse.Namespace) -> int:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     # A fixed width avoids the import of shutil, whose shared libraries every fork would copy.
     parser = argparse.ArgumentParser(
-        prog="rocstar.sandbox.child.zygote",
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
+        prog="rocstar.sandbox.child.zygote", formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100)
     )
     parser.add_argument("--flavour", required=True)
     parser.add_argument("--declared", default="{}", help="user flavours, as JSON")

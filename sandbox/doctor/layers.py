@@ -66,9 +66,7 @@ def layers_of(started: TrialPool, facts: Mapping[str, Any]) -> Iterator[Layer]:
         fix="use a kernel with CONFIG_SECCOMP_FILTER and a container runtime that allows seccomp",
     )
     yield Layer("nnp", True, required=True, detail="no_new_privs: nothing is gained from setuid programs")
-    yield Layer(
-        "rlimits", True, required=True, detail="address space, CPU time, file size, descriptors, no core"
-    )
+    yield Layer("rlimits", True, required=True, detail="address space, CPU time, file size, descriptors, no core")
     yield landlock_layer("landlock" in has if known else facts["landlock_abi"] > 0, facts)
     reason, fix = uid_problem(facts)
     yield Layer(
@@ -286,9 +284,7 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[MachineLimit]:
     note = "heaps cannot be gathered into huge pages" if is_old else ""
     yield MachineLimit("kernel", facts["kernel"], note, "boot Linux 6.1 or newer")
     absent = "; ".join(facts["flavours_left_out"])
-    yield MachineLimit(
-        "flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names"
-    )
+    yield MachineLimit("flavours", ", ".join(facts["flavours"]), absent, "run the command that the note names")
     copies = ", ".join(facts["working_copies"])
     unread = f"of {copies} programs read no data file, and import nothing that was not imported before"
     yield MachineLimit(
@@ -298,6 +294,4 @@ def limits_of(facts: Mapping[str, Any]) -> Iterator[MachineLimit]:
         "install it without `-e` (beside a PYTHONPATH: with `--target`), or leave it out of the .pth file",
     )
     free = facts["scratch_free_bytes"]
-    yield MachineLimit(
-        "scratch", f"{free / 2**30:.1f} GiB free", "little room" if free < 1 << 30 else "", "free some"
-    )
+    yield MachineLimit("scratch", f"{free / 2**30:.1f} GiB free", "little room" if free < 1 << 30 else "", "free some")

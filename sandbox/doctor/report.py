@@ -45,9 +45,7 @@ async def try_pool() -> TrialPool:
 
 
 def report_of(started: TrialPool, facts: dict[str, Any]) -> Report:
-    layers = [
-        replace(one, cost="", reason="", fix="") if one.active else one for one in layers_of(started, facts)
-    ]
+    layers = [replace(one, cost="", reason="", fix="") if one.active else one for one in layers_of(started, facts)]
     limits = [one if one.note else replace(one, fix="") for one in limits_of(facts)]
     missing = [layer.name for layer in layers if not layer.active]
     if started.error:

@@ -48,9 +48,7 @@ class ChunkSplitter:
         """Return the JSON value of bytes: base64, or the range of its chunks."""
         if not self.apart or len(content) < LONG:
             return b64encode(content).decode()
-        return self._add(
-            content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)
-        )
+        return self._add(content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES))
 
     def _add(self, chunks: Iterator[bytes]) -> ChunkRange:
         first = len(self.chunks)
@@ -84,9 +82,7 @@ class ChunkJoiner:
 
 def sizes_of(given: Any) -> list[int]:
     """Return the chunk sizes that a message states. Raise TypeError or ValueError for impossible ones."""
-    if not isinstance(given, list) or not all(
-        type(size) is int and 0 < size <= CHUNK_BYTES for size in given
-    ):
+    if not isinstance(given, list) or not all(type(size) is int and 0 < size <= CHUNK_BYTES for size in given):
         raise ValueError(f"chunk sizes are not a list of 1 to {CHUNK_BYTES}")
     if sum(given) > MAX_MESSAGE_BYTES:
         raise ValueError(f"the chunks have {sum(given)} bytes, more than {MAX_MESSAGE_BYTES}")

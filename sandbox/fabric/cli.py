@@ -42,15 +42,12 @@ def redis_url(options: argparse.Namespace | None = None) -> str | None:
 def warn_of_password(options: argparse.Namespace) -> None:
     if options.redis and "@" in options.redis:
         print_status(
-            "the password in --redis is visible in the process list. "
-            f"Use {URL_VARIABLES[0]} or --redis-file instead."
+            f"the password in --redis is visible in the process list. Use {URL_VARIABLES[0]} or --redis-file instead."
         )
 
 
 def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = verbs.add_parser(
-        "worker", help="run calls that arrive through Redis on this node", description=__doc__
-    )
+    parser = verbs.add_parser("worker", help="run calls that arrive through Redis on this node", description=__doc__)
     parser.add_argument(
         "--redis",
         metavar="URL",
@@ -70,12 +67,8 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument(
         "--memory-bytes", type=int, metavar="N", help="memory of all programs together; default: the pool's"
     )
-    parser.add_argument(
-        "--allow-shared-user", action="store_true", help="run as root even if programs share its user"
-    )
-    parser.add_argument(
-        "--name", help="name in the list of workers; default: host, process and a random part"
-    )
+    parser.add_argument("--allow-shared-user", action="store_true", help="run as root even if programs share its user")
+    parser.add_argument("--name", help="name in the list of workers; default: host, process and a random part")
     add = parser.add_argument
     add("--patience-s", type=float, default=300.0, help="seconds that Redis may be unreachable")
     add("--drain-s", type=float, default=10.0, help="seconds to finish after a signal")
@@ -107,9 +100,7 @@ def run_worker(options: argparse.Namespace) -> int:
     if not 0 <= options.drain_s < float("inf"):
         raise ValueError(f"--drain-s is {options.drain_s}. Pass seconds, for example 10.")
     if options.memory_bytes is not None and options.memory_bytes < 1:
-        raise ValueError(
-            f"--memory-bytes is {options.memory_bytes}. Pass the memory of all programs together."
-        )
+        raise ValueError(f"--memory-bytes is {options.memory_bytes}. Pass the memory of all programs together.")
     warn_of_password(options)
     if flavours == offered_flavours():  # the default
         for line in left_out():
@@ -133,9 +124,7 @@ async def work(url: str, flavours: tuple[str, ...], max_live: int, options: argp
     for name in URL_VARIABLES:  # the pool's processes do not inherit them either
         os.environ.pop(name, None)
     memory = {} if options.memory_bytes is None else {"memory_bytes": options.memory_bytes}
-    async with SandboxPool(
-        flavours, max_live=max_live, nice=PROGRAMS_NICE, on_warm=starting.warm, **memory
-    ) as pool:
+    async with SandboxPool(flavours, max_live=max_live, nice=PROGRAMS_NICE, on_warm=starting.warm, **memory) as pool:
         require_own_users(pool.isolation, options.allow_shared_user, "worker")
         worker = RedisWorker(
             RedisConnection(

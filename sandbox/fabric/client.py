@@ -29,12 +29,7 @@ from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, OPENED_AT_ONCE, P
 from rocstar.sandbox.fabric.open_calls import NO_BATCH, OpenCall, OpenCalls
 from rocstar.sandbox.fabric.receiver import UNSERVED, Receiver
 from rocstar.sandbox.fabric.redis_commands import ClientCommands
-from rocstar.sandbox.fabric.redis_connection import (
-    PREFIX,
-    REDIS_ERRORS,
-    RedisConnection,
-    unique_name,
-)
+from rocstar.sandbox.fabric.redis_connection import PREFIX, REDIS_ERRORS, RedisConnection, unique_name
 from rocstar.sandbox.fabric.sender import Sender
 from rocstar.sandbox.fabric.wire import Outcome, WorkerInfo, full_error
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, deadline_error
@@ -113,17 +108,10 @@ class RedisFabric:
         self._open_calls = OpenCalls(max_attempts=max_attempts, windows=dict.fromkeys(FLAVOURS, UNSERVED))
         self._counts: Counter[str] = Counter()
         self._batches = itertools.count(1)
-        self._sender = Sender(
-            self._redis, self._open_calls, self._counts, max_queued_entries=max_queued_entries
-        )
+        self._sender = Sender(self._redis, self._open_calls, self._counts, max_queued_entries=max_queued_entries)
         self._wake = self._sender.wake.set
         self._receiver = Receiver(
-            self._connection,
-            self._redis,
-            self._open_calls,
-            self._counts,
-            self._sender,
-            audit_s=audit_s,
+            self._connection, self._redis, self._open_calls, self._counts, self._sender, audit_s=audit_s
         )
         self._main: asyncio.Task[None] | None = None
         self._closed: SandboxError | None = SandboxError(

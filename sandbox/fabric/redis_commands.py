@@ -136,14 +136,9 @@ class ClientCommands(Commands):
     async def read(self, cursor: str) -> list[tuple[str, FabricMessage]]:
         """Return (id, message) pairs after `cursor` in the reply stream; wait up to `BLOCK_MS` for the
         first."""
-        streams = await with_timeout(
-            self.redis.xread({self._reply: cursor}, count=READ_COUNT, block=BLOCK_MS)
-        )
+        streams = await with_timeout(self.redis.xread({self._reply: cursor}, count=READ_COUNT, block=BLOCK_MS))
         return [
-            (
-                stream_id.decode(),
-                FabricMessage(blob=fields.get(b"answers", b""), chunks=text_field(fields, b"pieces")),
-            )
+            (stream_id.decode(), FabricMessage(blob=fields.get(b"answers", b""), chunks=text_field(fields, b"pieces")))
             for _, messages in streams
             for stream_id, fields in messages  # any fields: other clients may have written the message
         ]
@@ -277,9 +272,7 @@ class WorkerCommands(Commands):
         """Return the next entry of each flavour; wait for the first up to `BLOCK_MS`."""
         flavours = {self.key("calls", flavour): flavour for flavour in self.info.flavours}
         streams = dict.fromkeys(flavours, ">")
-        found = await with_timeout(
-            self.redis.xreadgroup(GROUP, self.info.name, streams, count=1, block=BLOCK_MS)
-        )
+        found = await with_timeout(self.redis.xreadgroup(GROUP, self.info.name, streams, count=1, block=BLOCK_MS))
         return [
             _delivery(flavours[stream.decode()], stream_id, fields, 1)
             for stream, messages in found
@@ -305,9 +298,7 @@ class WorkerCommands(Commands):
         for stream_id, fields in messages:
             if (times := held.get(make_ref(flavour, stream_id.decode()))) is not None:
                 await with_timeout(
-                    self.redis.xclaim(
-                        key, GROUP, self.info.name, 0, [stream_id], retrycount=times, justid=True
-                    )
+                    self.redis.xclaim(key, GROUP, self.info.name, 0, [stream_id], retrycount=times, justid=True)
                 )
                 continue
             states = await with_timeout(self.redis.xpending_range(key, GROUP, stream_id, stream_id, 1))

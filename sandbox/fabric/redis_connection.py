@@ -216,9 +216,7 @@ class RedisConnection:
             except REDIS_ERRORS as error:
                 if isinstance(error, REFUSALS) or isinstance(error.__cause__, REFUSALS):
                     raise SandboxError(
-                        f"Redis at {self.redacted_url} refuses this node: {error}",
-                        kind="fabric",
-                        retryable=False,
+                        f"Redis at {self.redacted_url} refuses this node: {error}", kind="fabric", retryable=False
                     ) from None
                 self.failed("open", error)
                 if (waited_s := loop.time() - started_at) >= patience_s:
@@ -239,9 +237,7 @@ class RedisConnection:
         while not self.closing:
             await self.patiently(name, step, on_failure)
 
-    async def patiently(
-        self, name: str, step: Callable[[], Awaitable[T]], on_failure: Callable[[], None]
-    ) -> T:
+    async def patiently(self, name: str, step: Callable[[], Awaitable[T]], on_failure: Callable[[], None]) -> T:
         """Repeat `step` until Redis executes it, and return its result."""
         delays = backoff()
         try:

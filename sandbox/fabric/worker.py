@@ -24,13 +24,7 @@ from redis import exceptions
 from rocstar.sandbox.fabric.owner_queue import spare_calls
 from rocstar.sandbox.fabric.pending_answers import PendingAnswers
 from rocstar.sandbox.fabric.redis_commands import GROUP_LOST, LEASE_S, WorkerCommands, WorkerEntry
-from rocstar.sandbox.fabric.redis_connection import (
-    PREFIX,
-    REDIS_ERRORS,
-    RedisConnection,
-    id_order,
-    unique_name,
-)
+from rocstar.sandbox.fabric.redis_connection import PREFIX, REDIS_ERRORS, RedisConnection, id_order, unique_name
 from rocstar.sandbox.fabric.wire import Outcome, WireCall, WireError, WorkerInfo, WrittenEntry
 from rocstar.sandbox.types import BatchSandbox, SandboxError, deadline_error
 
@@ -82,9 +76,7 @@ class RedisWorker:
             raise ValueError("capacity and max_deliveries must be at least 1, prefetch at least 0")
         if not 0 < heartbeat_s < claim_idle_s:
             raise ValueError(f"heartbeat_s={heartbeat_s} must be between 0 and claim_idle_s={claim_idle_s}")
-        self.info = WorkerInfo(
-            name=name or unique_name(), capacity=capacity, flavours=tuple(dict.fromkeys(flavours))
-        )
+        self.info = WorkerInfo(name=name or unique_name(), capacity=capacity, flavours=tuple(dict.fromkeys(flavours)))
         self._connection = url if isinstance(url, RedisConnection) else RedisConnection(url)
         self._redis = WorkerCommands(self._connection.redis, prefix, self.info)
         self._sandbox = sandbox
@@ -198,9 +190,7 @@ class RedisWorker:
                 while cursor != "0-0":
                     await self._room.wait()  # `_pull` waits for the same event and may have taken the room
                     held = {ref: entry.deliveries for ref, entry in self._held.items()}
-                    cursor, entries = await self._redis.reclaim(
-                        flavour, self._claim_idle_s, cursor or "0-0", held
-                    )
+                    cursor, entries = await self._redis.reclaim(flavour, self._claim_idle_s, cursor or "0-0", held)
                     self._counts["reclaimed"] += len(entries)
                     for entry in entries:
                         self._take(entry)

@@ -170,9 +170,7 @@ class ConnectionLimiter:
             idle = next((one for one in self._idle_owned if one.owner == owner), None)
             if idle is None:
                 most = self.owned.used_by(owner)
-                raise ConnectionsExhausted(
-                    f"{most} connections of yours have requests under way; use fewer of them"
-                )
+                raise ConnectionsExhausted(f"{most} connections of yours have requests under way; use fewer of them")
             self._drop(idle)
         if connection.owner is not None:  # another's before: a proxy's, say
             self.owned.give(connection.owner, 1)

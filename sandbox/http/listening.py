@@ -45,12 +45,7 @@ def add_listening_options(parser: argparse._ActionsContainer, port: int) -> None
         help="address to bind, several times for several; :: is every address of both families; any but "
         "loopback needs a token (default: 127.0.0.1 and ::1, or none with --unix)",
     )
-    add(
-        "--port",
-        type=port_number,
-        default=port,
-        help="port to bind (default: %(default)s); 0 takes a free one",
-    )
+    add("--port", type=port_number, default=port, help="port to bind (default: %(default)s); 0 takes a free one")
     add("--unix", default="", metavar="PATH", help="Unix socket to listen on, for this user alone")
     add("--unix-group", default="", metavar="GROUP", help="group whose users may use the Unix socket, too")
     add(
@@ -70,8 +65,7 @@ def add_access_log_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NETWORK",
-        help="addresses of proxies whose X-Forwarded-For the access log believes; a Unix socket's is "
-        "believed always",
+        help="addresses of proxies whose X-Forwarded-For the access log believes; a Unix socket's is believed always",
     )
 
 
@@ -79,9 +73,7 @@ def parse_address(options: argparse.Namespace) -> Address:
     """Raises ValueError for options that do not go together."""
     if options.unix_group and not options.unix:
         raise ValueError(f"--unix-group {options.unix_group}: of a Unix socket; give --unix PATH, too")
-    return Address(
-        hosts=tuple(options.host), port=options.port, unix=options.unix, unix_group=options.unix_group
-    )
+    return Address(hosts=tuple(options.host), port=options.port, unix=options.unix, unix_group=options.unix_group)
 
 
 def port_number(text: str) -> int:

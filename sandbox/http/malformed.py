@@ -41,11 +41,7 @@ class _Protocol(web_protocol.RequestHandler):
         self._refused = refused
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Render the error in the server's format. Raises ConnectionError if the response has started."""
         super().handle_error(request, status, exc, message)  # logs it

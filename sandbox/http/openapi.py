@@ -144,8 +144,7 @@ def render_section(
     """Return the examples and the table of a tag. `host`: the Host header, which the client chooses."""
     routes = [route for route in routes if route.tag == tag]
     rows = "".join(
-        f"<tr><td><code>{escape(route.method)} {escape(route.path)}</code></td>"
-        f"<td>{escape(route.summary)}</td></tr>\n"
+        f"<tr><td><code>{escape(route.method)} {escape(route.path)}</code></td><td>{escape(route.summary)}</td></tr>\n"
         for route in routes
     )
     examples = [route for route in routes if route.example is not None][:max_examples]

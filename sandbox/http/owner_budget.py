@@ -39,9 +39,7 @@ class OwnerBudget:
             return True
         of_others = 0
         if self._unused_reserve:
-            of_others = self._unused_reserve - max(
-                0, self._reserved.get(owner, 0) - self._by_owner.get(owner, 0)
-            )
+            of_others = self._unused_reserve - max(0, self._reserved.get(owner, 0) - self._by_owner.get(owner, 0))
         return self.taken + number + of_others <= self.total
 
     def try_take(self, owner: str, number: int) -> bool:
@@ -67,6 +65,4 @@ class OwnerBudget:
 
     def largest_owner(self) -> str:
         """Return the owner that has taken most beyond its reserve."""
-        return max(
-            self._by_owner, key=lambda name: self._by_owner[name] - self._reserved.get(name, 0), default=""
-        )
+        return max(self._by_owner, key=lambda name: self._by_owner[name] - self._reserved.get(name, 0), default="")

@@ -113,9 +113,7 @@ def _iter_json_chunks(value: Any) -> Iterator[bytes]:
         yield from _iter_joined(b"[", map(_iter_json_chunks, value), b"]")
     elif (items := _object_items(value)) is not None:
         members = (
-            chain((to_json(name) + b":",), _iter_json_chunks(item))
-            for name, item in items
-            if item is not UNSET
+            chain((to_json(name) + b":",), _iter_json_chunks(item)) for name, item in items if item is not UNSET
         )
         yield from _iter_joined(b"{", members, b"}")
     else:
@@ -249,9 +247,7 @@ async def _write_within(writing: Awaitable[None], timeout_s: float) -> None:
 
 def to_response(answer: HttpResponse) -> web.Response:
     headers = {} if answer.retry_after_s is None else {"Retry-After": str(answer.retry_after_s)}
-    return web.Response(
-        body=answer.body, status=answer.status, headers=headers, content_type=answer.content_type
-    )
+    return web.Response(body=answer.body, status=answer.status, headers=headers, content_type=answer.content_type)
 
 
 async def send_continue(request: web.BaseRequest) -> None:

@@ -58,9 +58,7 @@ class PoolBatch:
     of output are unread.
     """
 
-    def __init__(
-        self, calls: Calls, requests: Sequence[object], call_of: CallOf, deadline: float | None
-    ) -> None:
+    def __init__(self, calls: Calls, requests: Sequence[object], call_of: CallOf, deadline: float | None) -> None:
         loop = asyncio.get_running_loop()
         self.submitted: dict[int, Call] = {}
         self.ended: deque[Call] = deque()

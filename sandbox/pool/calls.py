@@ -99,9 +99,7 @@ class Calls:
     its place when neither the queue nor the supervisor holds it.
     """
 
-    def __init__(
-        self, line: Line, *, window: int, max_queued: int, unclaimed: Callable[[object], None]
-    ) -> None:
+    def __init__(self, line: Line, *, window: int, max_queued: int, unclaimed: Callable[[object], None]) -> None:
         self.window = window
         self.room = FifoLock(window + max_queued)
         self.sent: dict[int, Call] = {}

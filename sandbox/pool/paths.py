@@ -61,11 +61,7 @@ def default_scratch_parent() -> str:
 def python_paths() -> list[str]:
     """Return the folders that this interpreter imports from, without those of .pth files
     (`layered_packages`)."""
-    found = [
-        sys.prefix,
-        sys.base_prefix,
-        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
-    ]
+    found = [sys.prefix, sys.base_prefix, *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))]
     if site.ENABLE_USER_SITE:
         found.append(site.getusersitepackages())
     return [path for path in dict.fromkeys(map(os.path.realpath, found)) if os.path.isdir(path)]
@@ -77,9 +73,7 @@ def layered_packages(folders: Iterable[str]) -> list[str]:
     found = {os.path.realpath(folder) for folder in folders if os.path.isabs(folder)}
     home = own_home()
     return sorted(
-        path
-        for path in found
-        if PACKAGES.fullmatch(path) and os.path.isdir(path) and not home.is_relative_to(path)
+        path for path in found if PACKAGES.fullmatch(path) and os.path.isdir(path) and not home.is_relative_to(path)
     )
 
 

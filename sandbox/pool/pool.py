@@ -33,14 +33,7 @@ from rocstar.sandbox.pool.calls import Call, Calls
 from rocstar.sandbox.pool.process import SupervisorOptions
 from rocstar.sandbox.pool.session import LiveSession, OpenSessions
 from rocstar.sandbox.pool.supervisor_restart import SupervisorRestarter
-from rocstar.sandbox.types import (
-    DEFAULT_LIMITS,
-    ExecRequest,
-    ExecResult,
-    Limits,
-    OnOutput,
-    SandboxError,
-)
+from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, ExecResult, Limits, OnOutput, SandboxError
 
 LAYERS = ("seccomp", "landlock", "uid", "notify", "scratch", "namespaces", "cgroup")
 """Layers that can be disabled, to test the others."""
@@ -155,8 +148,7 @@ class SandboxPool:
             raise ValueError(f"max_live is {live}, more than {MOST_LIVE}. Pass fewer.")
         if live < 1 or max_queued < 0 or max_sessions < 0:
             raise ValueError(
-                f"max_live={live}, max_queued={max_queued}, max_sessions={max_sessions}. "
-                "Pass at least 1, 0 and 0."
+                f"max_live={live}, max_queued={max_queued}, max_sessions={max_sessions}. Pass at least 1, 0 and 0."
             )
         for name in flavours:
             if name not in FLAVOURS and name not in declared:
@@ -184,12 +176,8 @@ class SandboxPool:
         self._deterministic = deterministic
         self._weights = {lane_of(owner): weight for owner, weight in (weights or {}).items()}
         self._on_warm = on_warm
-        self._restarter = SupervisorRestarter(
-            options, on_frame=self._take_frame, on_end=self._supervisor_ended
-        )
-        self._calls = Calls(
-            self._restarter, window=2 * live + 8, max_queued=max_queued, unclaimed=self._unclaimed
-        )
+        self._restarter = SupervisorRestarter(options, on_frame=self._take_frame, on_end=self._supervisor_ended)
+        self._calls = Calls(self._restarter, window=2 * live + 8, max_queued=max_queued, unclaimed=self._unclaimed)
         self._sessions = OpenSessions(self._calls, self._restarter)
         self._started = self._closed = False
         self._lanes = 0

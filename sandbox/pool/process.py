@@ -32,13 +32,7 @@ from rocstar.sandbox.child.cpp import CPP, CppOptions
 from rocstar.sandbox.child.flavours import Flavour
 from rocstar.sandbox.child.user_flavours import encode_flavours
 from rocstar.sandbox.pool import wire
-from rocstar.sandbox.pool.paths import (
-    SANDBOX,
-    default_scratch_parent,
-    own_entry,
-    path_options,
-    pythonpath_hint,
-)
+from rocstar.sandbox.pool.paths import SANDBOX, default_scratch_parent, own_entry, path_options, pythonpath_hint
 from rocstar.sandbox.types import SandboxError
 
 START_TIMEOUT_S = 120.0
@@ -231,11 +225,7 @@ class Supervisor(asyncio.BufferedProtocol):
     def _spawn(self, fd: int, ours: socket.socket) -> "subprocess.Popen[bytes]":
         try:
             return subprocess.Popen(
-                self._options.command(fd),
-                env=ENVIRONMENT,
-                pass_fds=(fd,),
-                stdin=subprocess.DEVNULL,
-                close_fds=True,
+                self._options.command(fd), env=ENVIRONMENT, pass_fds=(fd,), stdin=subprocess.DEVNULL, close_fds=True
             )
         except OSError as error:
             ours.close()

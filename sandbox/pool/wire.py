@@ -154,7 +154,5 @@ def failure(kind: str, text: str) -> SandboxError:
     if kind == "zygote_start":  # a flavour that the pool does not wait for
         text = f"{json.loads(text)['message']}; the next call for it tries again"
     return SandboxError(
-        text,
-        kind=kind,
-        retryable=kind in ("child_start", "full", "node_memory", "node_scratch", "zygote_start"),
+        text, kind=kind, retryable=kind in ("child_start", "full", "node_memory", "node_scratch", "zygote_start")
     )

@@ -95,9 +95,7 @@ class Admission:
             message = f"{num_calls} calls never fit: this service holds at most {most} of yours"
             raise RequestError(message, kind="too_large")
         own = self.calls.used_by(owner)
-        raise RequestError(
-            f"{in_flight} calls are in flight, {own} of them yours; ask again later", kind="full"
-        )
+        raise RequestError(f"{in_flight} calls are in flight, {own} of them yours; ask again later", kind="full")
 
     async def drained(self) -> None:
         """Returns once no call is in flight."""

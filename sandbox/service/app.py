@@ -121,10 +121,7 @@ class Service:
             decode_pool=DecodePool(options.service_limits),
         )
         self.connections = ConnectionLimiter.shared(
-            options.max_connections,
-            options.owners,
-            header_s=options.header_timeout_s,
-            idle_s=options.idle_timeout_s,
+            options.max_connections, options.owners, header_s=options.header_timeout_s, idle_s=options.idle_timeout_s
         )
         self.admission = Admission(
             sandbox, self.metrics, calls=budget(options.max_calls), held=budget(options.max_held_bytes)
@@ -228,9 +225,7 @@ class Service:
             response = to_response(failure_response(error))
         except web.HTTPException as error:  # the router's errors: unknown path, wrong method
             kind = "no_such_path" if error.status == 404 else "bad_request"
-            response = error_response(
-                request.path, RequestError(error.reason, status=error.status, kind=kind)
-            )
+            response = error_response(request.path, RequestError(error.reason, status=error.status, kind=kind))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:

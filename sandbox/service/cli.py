@@ -38,12 +38,7 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
     add("--memory-bytes", type=_count, help="what calls may take together (default: 3/4 of the machine)")
     add("--max-calls", type=_count, default=65_536, help="calls in flight before 429 (default: %(default)s)")
     add("--max-sessions", type=_count, default=4096, help="sessions held (default: %(default)s)")
-    add(
-        "--session-lease-s",
-        type=_seconds,
-        default=1800.0,
-        help="idle time of a session (default: %(default)s)",
-    )
+    add("--session-lease-s", type=_seconds, default=1800.0, help="idle time of a session (default: %(default)s)")
     add("--max-wall-s", type=_seconds, default=3600.0, help="longest wall_s of a call (default: %(default)s)")
     add(
         "--file-bytes",
@@ -58,12 +53,7 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="files at a time of a program that asks for no other limit (default: %(default)s)",
     )
     add("--max-body-bytes", type=_count, default=64 << 20, help="largest request (default: %(default)s)")
-    add(
-        "--drain-s",
-        type=_seconds,
-        default=30.0,
-        help="time for calls to end after SIGTERM (default: %(default)s)",
-    )
+    add("--drain-s", type=_seconds, default=30.0, help="time for calls to end after SIGTERM (default: %(default)s)")
     add(
         "--allow-shared-user",
         action="store_true",

@@ -94,9 +94,7 @@ class IdempotencyStore:
     def __len__(self) -> int:
         return len(self._running) + len(self._ended)
 
-    async def run_once(
-        self, key: str, fingerprint: bytes, work: Work, keep: Keep = lambda: None
-    ) -> HttpResponse:
+    async def run_once(self, key: str, fingerprint: bytes, work: Work, keep: Keep = lambda: None) -> HttpResponse:
         """Return the response for `key`, from `work` if there is none. Raises RequestError if the key was
         used for another request, and the errors of `work`. `keep`: holds the request's body for `work`."""
         with self._attached(key, fingerprint, work, keep) as execution:

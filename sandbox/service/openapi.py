@@ -183,13 +183,9 @@ ROUTES = (
     ),
     _native("GET", "/v1/sessions", "List your sessions.", "SessionList"),
     _native("GET", "/v1/sessions/{id}/files", "List the files of a session.", "SessionFiles"),
-    _native(
-        "POST", "/v1/sessions/{id}/run", "Run one cell.", "Result", body="Cell", example={"code": PROGRAM}
-    ),
+    _native("POST", "/v1/sessions/{id}/run", "Run one cell.", "Result", body="Cell", example={"code": PROGRAM}),
     _native("PUT", "/v1/sessions/{id}/files/{name}", "Write a file: the body, as it is.", None, status=204),
-    _native(
-        "GET", "/v1/sessions/{id}/files/{name}", "Read a file.", None, content="application/octet-stream"
-    ),
+    _native("GET", "/v1/sessions/{id}/files/{name}", "Read a file.", None, content="application/octet-stream"),
     _native("POST", "/v1/sessions/{id}/branch", "Copy a session.", "SessionId", status=201),
     _native("DELETE", "/v1/sessions/{id}", "End a session.", None, status=204),
     _judging("run", "", "Run one submission and show its output."),
@@ -208,11 +204,7 @@ ROUTES = (
         {"code": PROGRAM, "language": "python", "files": {"a.txt": "aGVsbG8="}},
     ),
     _fusion(
-        "/run_jupyter",
-        "Run the cells of a notebook.",
-        "Notebook",
-        "NotebookAnswer",
-        {"cells": ["x = 6", "x * 7"]},
+        "/run_jupyter", "Run the cells of a notebook.", "Notebook", "NotebookAnswer", {"cells": ["x = 6", "x * 7"]}
     ),
     _get("/v1/ping", "Answer.", "Pong", tag=SANDBOX_FUSION),
     Route(
@@ -227,11 +219,7 @@ ROUTES = (
     _get("/health", "Liveness of the process.", "ToolServerHealth", tag=VERL_TOOL),
     _get("/healthz", "Liveness of the process.", "HealthBody", open=True),
     _get(
-        "/readyz",
-        "Readiness: runs a program.",
-        "ReadyBody",
-        answers={200: "ReadyBody", 503: "ReadyBody"},
-        open=True,
+        "/readyz", "Readiness: runs a program.", "ReadyBody", answers={200: "ReadyBody", 503: "ReadyBody"}, open=True
     ),
     _get("/metrics", "Metrics for Prometheus.", None, content="text/plain"),
     _get("/openapi.json", "This description.", None, open=True),
@@ -264,11 +252,7 @@ def _describe(route: Route) -> dict[str, Any]:
     if route.method == "POST" and route.tag == NATIVE:
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": text})
     operation = build_operation(
-        route,
-        responses,
-        body=route.body,
-        is_required=route.body != "Session",
-        parameters=parameters,
+        route, responses, body=route.body, is_required=route.body != "Session", parameters=parameters
     )
     return {**operation, "security": []} if route.open else operation
 
@@ -318,9 +302,7 @@ HEADERS = page_headers(SCRIPT)
 
 def render_page(host: str, flavours: Sequence[str], *, needs_token: bool) -> str:
     """Return the page, with a form that runs a program. `host`: the Host header, which the client chooses."""
-    token_field = (
-        '<p><label>Token <input name="token" type="password" autocomplete="off" required></label></p>'
-    )
+    token_field = '<p><label>Token <input name="token" type="password" autocomplete="off" required></label></p>'
     form = f"""<h2>Run a program</h2>
 <form id="form">
 <p><label>Program
@@ -331,10 +313,6 @@ def render_page(host: str, flavours: Sequence[str], *, needs_token: bool) -> str
 </form>
 <pre id="stdout" hidden></pre><pre id="value" hidden></pre><pre id="stderr" hidden></pre>
 """
-    sections = (
-        render_section(dialect, ROUTES, host, needs_token=needs_token, max_examples=1) for dialect in DIALECTS
-    )
+    sections = (render_section(dialect, ROUTES, host, needs_token=needs_token, max_examples=1) for dialect in DIALECTS)
     intro = f"This service runs programs in isolation, in {escape(', '.join(flavours))}."
-    return render_html(
-        "rocstar sandbox", intro, form + "".join(sections), needs_token=needs_token, script=SCRIPT
-    )
+    return render_html("rocstar sandbox", intro, form + "".join(sections), needs_token=needs_token, script=SCRIPT)

@@ -84,9 +84,7 @@ def is_retryable(error: SandboxError) -> bool:
 
 def to_failure(error: SandboxError) -> Failure:
     reason = error.reason if isinstance(error, SessionLost) else UNSET
-    return Failure(
-        FailureFields(kind=error.kind, message=str(error), retryable=is_retryable(error), reason=reason)
-    )
+    return Failure(FailureFields(kind=error.kind, message=str(error), retryable=is_retryable(error), reason=reason))
 
 
 def failure_response(error: SandboxError) -> HttpResponse:
@@ -180,12 +178,7 @@ def fit_to_budget(result: ExecResult, held: OutputBuffer) -> ExecResult:
 
 
 async def send_buffered(
-    request: HttpRequest,
-    answer: HttpResponse,
-    held: OutputBuffer,
-    timeout_s: float = WRITE_S,
-    *,
-    kept: bool = False,
+    request: HttpRequest, answer: HttpResponse, held: OutputBuffer, timeout_s: float = WRITE_S, *, kept: bool = False
 ) -> web.StreamResponse:
     """Send a response and hold its size until the client has read it. Raises RequestError for a stored
     response (`kept`) if too much is held: the client can request it again."""

@@ -37,12 +37,7 @@ from rocstar.sandbox.pool.pool import SandboxPool, default_max_live, default_mem
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
 from rocstar.sandbox.service.validation import ServiceLimits
-from rocstar.sandbox.types import (
-    DEFAULT_LIMITS,
-    BatchSandbox,
-    Limits,
-    SessionSandbox,
-)
+from rocstar.sandbox.types import DEFAULT_LIMITS, BatchSandbox, Limits, SessionSandbox
 
 FAIL_S = 5.0
 """The time for calls to report their failure after the sandbox was closed."""
@@ -158,9 +153,7 @@ async def _serve(options: argparse.Namespace, settings: ServiceOptions, address:
                 await signals.stop.wait()
                 service.drain()
                 in_flight = service.metrics.in_flight
-                print_status(
-                    f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve"
-                )
+                print_status(f"ending; {in_flight} calls in flight may end within {options.drain_s:g} s", "serve")
                 service.connections.close()
                 await wait_until(service.admission.drained(), signals.hurry, options.drain_s)
                 if service.metrics.in_flight:

@@ -18,15 +18,7 @@ from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.pool.fifo_lock import FifoLock
 from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.service.validation import AUTO
-from rocstar.sandbox.types import (
-    ExecResult,
-    Limits,
-    OnOutput,
-    SandboxError,
-    Session,
-    SessionLost,
-    SessionSandbox,
-)
+from rocstar.sandbox.types import ExecResult, Limits, OnOutput, SandboxError, Session, SessionLost, SessionSandbox
 
 
 class OpenSession(Struct, forbid_unknown_fields=True):

@@ -124,9 +124,7 @@ def find_field_errors(value: Any, model: Any, loc: Loc = ()) -> Iterator[FieldEr
             quoted = [f"'{name}'" for name in names]
             expected = " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
             msg, fix = f"Input should be {expected}", f"there are {', '.join(names)}"
-            yield FieldError(
-                kind="literal_error", loc=loc, msg=msg, value=value, fix=fix, ctx={"expected": expected}
-            )
+            yield FieldError(kind="literal_error", loc=loc, msg=msg, value=value, fix=fix, ctx={"expected": expected})
     elif model is Any:
         return
     else:
@@ -170,9 +168,7 @@ def _check_fields(value: dict[str, Any], model: type[msgspec.Struct], loc: Loc) 
             yield from find_field_errors(value[item.name], item.type, (*loc, item.name))
         elif item.required:
             fix = next(find_field_errors(None, item.type)).fix
-            yield FieldError(
-                kind="missing", loc=(*loc, item.name), msg="Field required", value=value, fix=fix
-            )
+            yield FieldError(kind="missing", loc=(*loc, item.name), msg="Field required", value=value, fix=fix)
 
 
 def _check_bounds(value: Any, kind: Any, meta: msgspec.Meta, loc: Loc) -> Iterator[FieldError]:
@@ -198,9 +194,7 @@ def _length_error(value: "list[Any] | dict[str, Any]", short: int, long: int | N
     if number < short:
         msg = f"{noun} should have at least {short} item after validation, not {number}"
         ctx |= {"min_length": short, "actual_length": number}
-        return FieldError(
-            kind="too_short", loc=loc, msg=msg, value=value, fix=f"give at least {short}", ctx=ctx
-        )
+        return FieldError(kind="too_short", loc=loc, msg=msg, value=value, fix=f"give at least {short}", ctx=ctx)
     msg = f"{noun} should have at most {long} items after validation, not {number}"
     ctx |= {"max_length": long, "actual_length": number}
     return FieldError(kind="too_long", loc=loc, msg=msg, value=None, fix=f"give at most {long}", ctx=ctx)
@@ -249,9 +243,7 @@ def parse_json(body: bytes, *, strict: bool = True) -> Any:
         return (_STRICT if strict else _LAX).decode(text)
     except json.JSONDecodeError as error:
         raise InvalidJson(
-            f"the body is not JSON: {error.msg} at character {error.pos}",
-            position=error.pos,
-            reason=error.msg,
+            f"the body is not JSON: {error.msg} at character {error.pos}", position=error.pos, reason=error.msg
         ) from None
     except RecursionError:
         raise InvalidJson("the body is nested too deeply") from None
@@ -353,11 +345,7 @@ def narrow_model(model: type[S], **kinds: Any) -> type[S]:
 
 def _reduce_body(body: Struct) -> tuple[Any, ...]:
     """Pickle the body as its base class: another process has different derived classes."""
-    kinds = (
-        kind
-        for kind in type(body).__mro__
-        if getattr(sys.modules[kind.__module__], kind.__name__, None) is kind
-    )
+    kinds = (kind for kind in type(body).__mro__ if getattr(sys.modules[kind.__module__], kind.__name__, None) is kind)
     return partial(next(kinds), **msgspec.structs.asdict(body)), ()
 
 

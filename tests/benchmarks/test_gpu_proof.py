@@ -88,9 +88,7 @@ def test_without_a_device_it_refuses(tmp_path: Path) -> None:
 def child_of(code: str, planned: proof.Planned, out: Path, limit: float = 60.0) -> proof.Child:
     (out / "parts").mkdir(exist_ok=True)
     with results.part_file(out, planned.name, ".log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-S", "-c", code], stdout=log, stderr=log, start_new_session=True
-        )
+        process = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=log, stderr=log, start_new_session=True)
     return proof.Child(planned, process, proof.time.monotonic(), limit)
 
 

@@ -33,9 +33,7 @@ def test_results_and_page_pass_the_lint() -> None:
     assert results_page.check(RESULTS, results_page.PAGE.read_text(encoding="utf-8")) == []
 
 
-def test_a_stale_page_and_a_commit_that_is_not_an_ancestor_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stale_page_and_a_commit_that_is_not_an_ancestor_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_page, "has_history", lambda: True)
     monkeypatch.setattr(results_page, "commits_since", lambda commits: {"0" * 40: 3})
     (stale,) = results_page.check({"x.json": GOOD}, "")
@@ -78,12 +76,7 @@ def test_a_row_has_figure_bar_origin_and_age() -> None:
 
 def test_words_that_all_claims_share_are_written_once() -> None:
     claims = [report.claim(f"pool: calls lost, {part}", 3, "calls") for part in ("short", "long")]
-    assert results_page.rows(claims) == [
-        "| pool: calls lost | figure |",
-        "|---|---|",
-        "| short | 3 |",
-        "| long | 3 |",
-    ]
+    assert results_page.rows(claims) == ["| pool: calls lost | figure |", "|---|---|", "| short | 3 |", "| long | 3 |"]
 
 
 def test_a_missed_bar_is_seen_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

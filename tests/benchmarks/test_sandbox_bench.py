@@ -27,12 +27,7 @@ def test_a_program_prints_what_it_is_expected_to(kind: str) -> None:
 
 
 async def test_bare_forks_answer_in_order_and_know_a_failure() -> None:
-    ended_badly = [
-        "print(1); raise SystemExit(1)",
-        "print(1",
-        "import os; os._exit(0)",
-        "print('a' * 100_000)",
-    ]
+    ended_badly = ["print(1); raise SystemExit(1)", "print(1", "import os; os._exit(0)", "print('a' * 100_000)"]
     some = [programs.Program(code, "") for code in ended_badly]
     good = programs.print_program(7)
     async with forks.forks(forks.Warm(name="bare"), 2) as interpreters:

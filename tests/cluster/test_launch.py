@@ -17,13 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "cluster" / "launch.py"
-ARGUMENTS = [
-    "r.toml",
-    "--hosts=a=10.0.0.1,b",
-    "--shell=bash -c {command}",
-    "--output-dir=run",
-    "--rl.lr=1e-6",
-]
+ARGUMENTS = ["r.toml", "--hosts=a=10.0.0.1,b", "--shell=bash -c {command}", "--output-dir=run", "--rl.lr=1e-6"]
 DEADLINE_S = 300.0
 DOCTOR = """#!/bin/bash
 printf '%s\\n' "$(printf '%q ' rocstar "$@")" >>"$CALLS"  # one write
@@ -77,11 +71,7 @@ class Site:
     """Two nodes that are this machine; `calls` returns the calls of the replaced programs."""
 
     def __init__(
-        self,
-        folder: Path,
-        launch: ModuleType,
-        monkeypatch: pytest.MonkeyPatch,
-        capfd: pytest.CaptureFixture[str],
+        self, folder: Path, launch: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         self._log, self._main, self._capfd = folder / "calls", launch.main, capfd
         (folder / "bin").mkdir()
@@ -137,25 +127,12 @@ def test_every_node_is_looked_at_then_has_its_torchrun(site: Site) -> None:
 def test_a_node_gets_settings_of_its_gpus_and_no_secret_of_others(launch: ModuleType) -> None:
     settings = {
         *("ROCR_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_TUNABLEOP_ENABLED", "TRITON_CACHE_DIR"),
-        *(
-            "AITER_JIT_DIR",
-            "HIPBLASLT_TUNING_FILE",
-            "MIOPEN_USER_DB_PATH",
-            "GPU_MAX_HW_QUEUES",
-            "AMD_LOG_LEVEL",
-        ),
+        *("AITER_JIT_DIR", "HIPBLASLT_TUNING_FILE", "MIOPEN_USER_DB_PATH", "GPU_MAX_HW_QUEUES", "AMD_LOG_LEVEL"),
         *("NCCL_MIN_NCHANNELS", "HSA_NO_SCRATCH_RECLAIM", "HIP_FORCE_DEV_KERNARG", "SGLANG_USE_AITER"),
         *("TORCH_BLAS_PREFER_HIPBLASLT", "HF_HOME", "SGLANG_MAX_NEW_TOKENS", "ROCSTAR_REDIS_URL"),
         "ROCSTAR_JUDGE_KEY",
     }
-    kept_here = {
-        "HF_TOKEN",
-        "AMD_API_KEY",
-        "SGLANG_api_key",
-        "PYTORCH_SECRET_X",
-        "HIP_PASSWORD",
-        "WANDB_API_KEY",
-    }
+    kept_here = {"HF_TOKEN", "AMD_API_KEY", "SGLANG_api_key", "PYTORCH_SECRET_X", "HIP_PASSWORD", "WANDB_API_KEY"}
     others = {"PATH", "HOME", "AWS_REGION", "MY_ROCR_X"}
     assert set(launch.sent(dict.fromkeys(settings | kept_here | others, "x"))) == settings
 

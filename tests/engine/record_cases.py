@@ -54,8 +54,7 @@ times = st.builds(
     granted_s=st.none() | seconds,
     judged=st.none() | spans,
     turns=st.lists(
-        st.builds(TurnTimes, written=spans, calls=st.lists(st.none() | spans, max_size=2).map(tuple)),
-        max_size=2,
+        st.builds(TurnTimes, written=spans, calls=st.lists(st.none() | spans, max_size=2).map(tuple)), max_size=2
     ).map(tuple),
 )
 

@@ -19,16 +19,7 @@ from rocstar.engine.record.json_record import (
     to_record,
 )
 from rocstar.engine.record.reading import read_records, write_records
-from rocstar.engine.types import (
-    Failed,
-    FinishReason,
-    Scored,
-    Task,
-    ToolCall,
-    ToolResult,
-    Trajectory,
-    VersionSpan,
-)
+from rocstar.engine.types import Failed, FinishReason, Scored, Task, ToolCall, ToolResult, Trajectory, VersionSpan
 from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 from .record_cases import metas, trajectories
@@ -42,9 +33,7 @@ def record(trajectory: Trajectory, verdict: Verdict = KEPT, **options: Any) -> d
 
 
 @given(made=st.lists(trajectories, max_size=3))
-def test_file_gives_the_trajectories_back(
-    made: list[Trajectory], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_file_gives_the_trajectories_back(made: list[Trajectory], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("records") / "step.jsonl"
     write_records(path, (record(t) for t in made))
     assert path.read_bytes().isascii()
@@ -80,9 +69,7 @@ EXAMPLE = make_trajectory(
         results=(ToolResult(status="ok", is_error=False, text="1"),),
         answer=(12,),
     ),
-    FakeTurn(
-        ids=(13,), logprobs=(-0.25,), text="y", stopped=False, calls=(ToolCall(name="f", arguments={}),)
-    ),
+    FakeTurn(ids=(13,), logprobs=(-0.25,), text="y", stopped=False, calls=(ToolCall(name="f", arguments={}),)),
     prompt=(10,),
     task=Task(**TASK, meta={"entry": (1, 2)}),
     seed=1,

@@ -44,9 +44,7 @@ def test_every_part_of_the_key_matters() -> None:
 
 
 numbers = st.integers(0, 10**6)
-keys = st.builds(
-    TrajectoryKey, seed=numbers, step=numbers, task_id=st.text("|/0a", max_size=4), sibling=numbers
-)
+keys = st.builds(TrajectoryKey, seed=numbers, step=numbers, task_id=st.text("|/0a", max_size=4), sibling=numbers)
 
 
 @given(keys, keys)
@@ -54,10 +52,7 @@ def test_separators_in_a_task_id_do_not_confuse_keys(a: TrajectoryKey, b: Trajec
     assert (stream_of(a) == stream_of(b)) == (a == b)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32)), min_size=1, max_size=20),
-    st.randoms(),
-)
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32)), min_size=1, max_size=20), st.randoms())
 def test_order_and_company_do_not_matter(pairs: list[tuple[int, int]], random: object) -> None:
     alone = {pair: draw([pair[0]], [pair[1]])[0] for pair in pairs}
     random.shuffle(pairs)  # type: ignore[attr-defined]

@@ -61,9 +61,7 @@ def test_the_recipe_learns_from_partial_credit(example: Path) -> None:
     records = list(read_folder(run_dir / "trajectories"))
     methods = {record["outcome"]["method"] for record in records}
     assert "digits" in methods and methods <= {"digits", "exact", "no_answer"}
-    assert all(
-        record["outcome"]["is_correct"] == (record["outcome"]["method"] == "exact") for record in records
-    )
+    assert all(record["outcome"]["is_correct"] == (record["outcome"]["method"] == "exact") for record in records)
     kept = [record for record in records if record["decision"]["kept"]]
     assert len({record["outcome"]["reward"] for record in kept}) > 1
     # The recipe beside the run finds the function from anywhere.

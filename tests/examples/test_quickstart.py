@@ -31,13 +31,7 @@ def test_the_script_trains_and_prints_scores_and_the_next_command(tmp_path: Path
     command = [sys.executable, str(EXAMPLES / "quickstart.py"), *options]
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
     ended = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert ended.returncode == 0, ended.stderr
     scores, command_line = ended.stdout.splitlines()
@@ -45,9 +39,7 @@ def test_the_script_trains_and_prints_scores_and_the_next_command(tmp_path: Path
     rocstar, verb, folder = command_line.rpartition(": ")[2].split()
     assert Path(rocstar).exists() and verb == "view" and (Path(folder) / "report.html").exists()
     wrong = [*command[:2], "--rl.lr=abc"]
-    ended = subprocess.run(
-        wrong, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    ended = subprocess.run(wrong, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 1 and ended.stderr.startswith("quickstart.py: ")
 
 
@@ -70,9 +62,7 @@ def test_the_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
     for field, value in SMALL.items():
         text = re.sub(rf"(--{field}=)\d+", rf"\g<1>{value}", text)
     notebook = nbformat.reads(text, 4)
-    nbclient.NotebookClient(
-        notebook, timeout=PATIENCE_S, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    nbclient.NotebookClient(notebook, timeout=PATIENCE_S, resources={"metadata": {"path": str(tmp_path)}}).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     shown = {kind for output in cells[1].outputs for kind in output.get("data", {})}
     assert "image/png" in shown and cells[1].outputs[-1]["data"]["text/plain"] == "'complete'"
@@ -82,9 +72,7 @@ def test_the_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
 
 def test_the_notebook_keeps_small_outputs() -> None:
     path = EXAMPLES / "quickstart.ipynb"
-    cells = [
-        cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
-    ]
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
     assert path.stat().st_size < MAX_BYTES and "error" not in kinds
     assert len(cells) == 4 and all(cell["outputs"] for cell in cells[1:]), "run it, and keep what it shows"

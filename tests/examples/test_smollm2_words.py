@@ -14,15 +14,7 @@ from ..needs import modules
 from .imported import imported, lines, run
 
 SMALLEST = (
-    *(
-        "--questions=2",
-        "--heldout=6",
-        "--unseen=1",
-        "--pool=3",
-        "--measured=2",
-        "--attempts=2",
-        "--conversations=12",
-    ),
+    *("--questions=2", "--heldout=6", "--unseen=1", "--pool=3", "--measured=2", "--attempts=2", "--conversations=12"),
     *("--run.threads=1", "--sft.steps=2", "--sft.warmup_steps=0", "--sft.batch_size=2", "--stages.0.steps=1"),
     *("--rl.tasks_per_step=2", "--rl.rollouts_per_task=4", "--rl.group_size=2", "--engine.max_running=16"),
     *("--stages.0.max_response_tokens=16", "--eval.0.samples_per_task=1", "--eval.1.samples_per_task=1"),
@@ -99,13 +91,7 @@ def test_the_summary_tells_of_every_set(made: Path) -> None:
 
 
 def test_what_is_there_is_not_made_again(example: ModuleType, arguments: list[str], made: Path) -> None:
-    told = (
-        "summary.json",
-        "trajectories.md",
-        "rates.json",
-        "smollm2_words.toml",
-        "heldout.jsonl",
-    )
+    told = ("summary.json", "trajectories.md", "rates.json", "smollm2_words.toml", "heldout.jsonl")
     before = {p: p.stat().st_mtime_ns for p in made.rglob("*") if p.is_file() and p.name not in told}
     assert run(example, arguments) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -51,12 +51,7 @@ def make_agent(
 
     `changes` are limits and further fields of the agent.
     """
-    limits: dict[str, Any] = {
-        "max_response_tokens": 4000,
-        "max_turns": 8,
-        "max_tool_tokens": 64,
-        "timeout_s": 1e6,
-    }
+    limits: dict[str, Any] = {"max_response_tokens": 4000, "max_turns": 8, "max_tool_tokens": 64, "timeout_s": 1e6}
     limits = {name: changes.pop(name, value) for name, value in limits.items()}
     if isinstance(inference, list):
         turns = inference

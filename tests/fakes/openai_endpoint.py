@@ -35,9 +35,7 @@ def one_by_one(length: int) -> list[int]:
 class Endpoint:
     """`requests` records the bodies. `release`: answers, and pieces from the second on, wait for it."""
 
-    def __init__(
-        self, *, with_ids: bool, text: str = "four", spells: bool = False, room: int = 1 << 20
-    ) -> None:
+    def __init__(self, *, with_ids: bool, text: str = "four", spells: bool = False, room: int = 1 << 20) -> None:
         """spells: llama.cpp's dialect. room: how many tokens an answer may have, whatever was asked for."""
         self.with_ids, self.text, self.spells, self.room = with_ids, text, spells, room
         self.strict = False

@@ -99,9 +99,5 @@ class FakeTeam:
 
 def node_servers(fleet: FakeFleet, recipe: Recipe) -> NodeServers:
     return NodeServers(
-        fleet=cast(Any, fleet),
-        replicas=[],
-        recipe=recipe,
-        start_from=fleet.started_from.append,
-        patience_s=9.0,
+        fleet=cast(Any, fleet), replicas=[], recipe=recipe, start_from=fleet.started_from.append, patience_s=9.0
     )

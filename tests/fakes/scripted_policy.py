@@ -21,15 +21,7 @@ from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rocstar.engine.inference.base import (
-    Generation,
-    Heard,
-    InferenceError,
-    KvLoad,
-    PromptScores,
-    Sampling,
-    StopReason,
-)
+from rocstar.engine.inference.base import Generation, Heard, InferenceError, KvLoad, PromptScores, Sampling, StopReason
 from rocstar.engine.types import Failed, Origin, Trajectory
 
 T = TypeVar("T")
@@ -106,9 +98,7 @@ class ByteTokenizer:
         self._tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         self._tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
+            vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
         )
         self._tokenizer.train_from_iterator(corpus, trainer)
         self._tokenizer.add_special_tokens([AddedToken(text, special=True) for text in special])
@@ -297,11 +287,7 @@ class ScriptedPolicy:
             return StopReason.aborted
         live.running = True
         version, known = self._cached.get(request.request_id, (self.version, []))
-        if (
-            known
-            and version == self.version
-            and tuple(known[: len(request.ids)]) == request.ids[: len(known)]
-        ):
+        if known and version == self.version and tuple(known[: len(request.ids)]) == request.ids[: len(known)]:
             live.cached_tokens = min(len(known), len(request.ids)) - 1
         reply = self._reply(request)
         if reply.delay_s and await self._wait(live, reply.delay_s):
@@ -407,9 +393,7 @@ class ScriptedPolicy:
         return PromptScores(
             logprobs=tuple(logprob_of(token) for token in ids[1:]),
             best_ids=tuple(best),
-            best_logprobs=tuple(
-                max(logprob_of(a), logprob_of(b)) for a, b in zip(ids[1:], best, strict=True)
-            ),
+            best_logprobs=tuple(max(logprob_of(a), logprob_of(b)) for a, b in zip(ids[1:], best, strict=True)),
         )
 
     async def abort(self, request_id: str) -> None:

@@ -73,14 +73,7 @@ def make_trajectory(
         logprobs += [-0.5] * len(turn.ids) if turn.logprobs is None else turn.logprobs
         logprobs += [None] * len(turn.answer)
         made.append(
-            Turn(
-                start=start,
-                end=end,
-                text=turn.text,
-                stopped=turn.stopped,
-                calls=turn.calls,
-                results=turn.results,
-            )
+            Turn(start=start, end=end, text=turn.text, stopped=turn.stopped, calls=turn.calls, results=turn.results)
         )
     plain = Trajectory(
         key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling),
@@ -130,9 +123,7 @@ def write_step_file(path: Path, records: Iterable[FakeRecord], *, stage: str = "
         for one in records:
             (place,) = file.append([encode_frame(one.trajectory, one.texts)])
             judged.append(
-                Judged(
-                    trajectory=one.trajectory, verdict=one.verdict, num_answers=one.num_answers, place=place
-                )
+                Judged(trajectory=one.trajectory, verdict=one.verdict, num_answers=one.num_answers, place=place)
             )
         file.seal(judged, stage=stage)
     return path

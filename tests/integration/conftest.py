@@ -193,9 +193,7 @@ class Workshop:
     @staticmethod
     def environment() -> dict[str, str]:
         """Return the environment without settings of pytest and coverage, and without errors for warnings."""
-        return {
-            k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHONWARNINGS"))
-        }
+        return {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_", "PYTHONWARNINGS"))}
 
 
 @pytest.fixture(scope="session")

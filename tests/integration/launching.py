@@ -24,17 +24,7 @@ def redis_server() -> Iterator[str]:
     needs.redis_server()
     # A socket's path has 107 bytes at most, which pytest's own folders exceed.
     with tempfile.TemporaryDirectory(prefix="rocstar-redis-") as folder:
-        command = [
-            "redis-server",
-            "--port",
-            "0",
-            "--unixsocket",
-            f"{folder}/s",
-            "--dir",
-            folder,
-            "--save",
-            "",
-        ]
+        command = ["redis-server", "--port", "0", "--unixsocket", f"{folder}/s", "--dir", folder, "--save", ""]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None

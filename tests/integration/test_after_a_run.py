@@ -67,9 +67,7 @@ async def test_the_printed_command_opens_the_page_of_the_run(
 async def test_the_printed_command_opens_a_chat_that_solves_a_puzzle_with_its_tool(
     tmux: TmuxServer, printed: Mapping[str, list[str]], tmp_path: Path
 ) -> None:
-    terminal = await tmux.open(
-        [ROCSTAR, *printed["chat"]], columns=40, rows=50, cwd=tmp_path, environment=PLAIN
-    )
+    terminal = await tmux.open([ROCSTAR, *printed["chat"]], columns=40, rows=50, cwd=tmp_path, environment=PLAIN)
     text = await terminal.ending("you>")
     example = re.search(r"solved in training, for example: (Toss \d\d)\n", text)
     assert example is not None, text
@@ -86,9 +84,7 @@ async def test_the_printed_command_opens_a_chat_that_solves_a_puzzle_with_its_to
     assert len(kept) == times + 1 and solved[0].split("\n")[-1] in kept[-1]["turns"][-1]["text"]
 
 
-async def test_a_chat_with_a_checkpoint_behind_a_server(
-    tmux: TmuxServer, finished: Path, tmp_path: Path
-) -> None:
+async def test_a_chat_with_a_checkpoint_behind_a_server(tmux: TmuxServer, finished: Path, tmp_path: Path) -> None:
     model = str(checkpoint.step_directory(finished, 4))
     server = await tmux.open([ROCSTAR, "serve", model, "--port", "0"], cwd=tmp_path)
     url = re.search(r"at (http://\S+/v1)", await server.showing("Ctrl-C ends it"))

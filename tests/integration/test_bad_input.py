@@ -34,10 +34,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"messages": [{**USER, "content": None}]},
     ],
     "image.jsonl": [{"question": [{**USER, "content": [{"type": "image_url"}]}], "answer": "1"}],
-    "pirate.jsonl": [
-        {"question": "Toss 8", "answer": "1"},
-        {"question": [SYSTEM, USER], "answer": "1"},
-    ],
+    "pirate.jsonl": [{"question": "Toss 8", "answer": "1"}, {"question": [SYSTEM, USER], "answer": "1"}],
     "taught.jsonl": [{"messages": [SYSTEM, USER, {"role": "assistant", "content": "1"}]}],
 }
 TRAIN = ["train", "coin.toml"]
@@ -47,9 +44,7 @@ Refused = Callable[..., str]
 def state_of(directory: Path) -> dict[Path, tuple[int, int]]:
     """Size and time of change of every file and folder below."""
     paths = {path: path.stat() for path in directory.rglob("*")}
-    return {
-        path: (stat.st_size, stat.st_mtime_ns) for path, stat in paths.items() if path.name != "__pycache__"
-    }
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in paths.items() if path.name != "__pycache__"}
 
 
 @pytest.fixture
@@ -92,10 +87,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--stages.0.data.source=gone.jsonl"], ["gone.jsonl", "does not exist"]),
         (["--stages.0.data.question=prompt"], ["no field 'prompt'", "choose from question, answer"]),
         (["--stages.0.data.source=empty.jsonl"], ["empty.jsonl", "is empty", "at least one row"]),
-        (
-            ["--stages.0.data.source=heldout.jsonl"],
-            ["stage 'one'", "also in eval (heldout)", "another source"],
-        ),
+        (["--stages.0.data.source=heldout.jsonl"], ["stage 'one'", "also in eval (heldout)", "another source"]),
         (
             ["--eval.data.source=reasoning_gym", "--eval.data.size=2", "--eval.data.families={ gdc = {} }"],
             ["gdc", "did you mean 'gcd'"],
@@ -105,10 +97,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--sft.data=empty.jsonl"], ["empty.jsonl", "no conversation"]),
         (["--sft.data=tasks.jsonl"], ["tasks.jsonl, line 1", "no 'messages'"]),
         (["--sft.data=silent.jsonl"], ["silent.jsonl, line 2", "message 1 (user) has no content"]),
-        (
-            ["--eval.data.source=image.jsonl"],
-            ["image.jsonl, line 1", "part of type 'image_url'", "only text"],
-        ),
+        (["--eval.data.source=image.jsonl"], ["image.jsonl, line 1", "part of type 'image_url'", "only text"]),
         (
             ["--eval.data.source=pirate.jsonl", "--model.template=questions.jinja"],
             ["pirate.jsonl, line 2", "questions.jinja", "message 1 of 2 (system)", "leave the message out"],
@@ -126,10 +115,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
         (["--tool.flavour=numpy"], ["tool.flavour = 'numpy'", "stdlib"]),
         (["--stages.1.max_response_tokens=5000"], ["stages.1.max_response_tokens = 5000", "lower it"]),
         (['--run.trackers=["excel"]'], ["excel", "tensorboard"]),
-        (
-            ['--run.trackers=["wandb"]'],
-            ["run.trackers: tracker 'wandb' needs a package", "pip install wandb"],
-        ),
+        (['--run.trackers=["wandb"]'], ["run.trackers: tracker 'wandb' needs a package", "pip install wandb"]),
         (["--run.trackers=wandb"], ["is not a list", """write --run.trackers='["wandb"]'"""]),
         (['--run.callbacks=["gone:Mine"]'], ["run.callbacks.0.kind = '", "/gone.py' does not exist"]),
         (["--resume"], ["refused", "no run to resume", "leave --resume out"]),
@@ -241,10 +227,7 @@ def test_files_of_others_in_a_refused_directory_stay(workshop: Any, tmp_path: Pa
         (["eval", "coin.toml", "--eval=[]", "--model=x"], ["no [[eval]]", "--set NAME"]),
         (["eval", "coin.toml", "--model=./gone", "--out=/proc/out"], ["'/proc/out' cannot be written"]),
         (["eval", "coin.toml", "--model=./gone", "--out=out"], ["./gone", "does not exist"]),
-        (
-            ["rollout", "coin.toml", "--model=./gone", "--out=/proc/out.jsonl"],
-            ["'/proc/out.jsonl' cannot be written"],
-        ),
+        (["rollout", "coin.toml", "--model=./gone", "--out=/proc/out.jsonl"], ["'/proc/out.jsonl' cannot be written"]),
         (["--fast", "sandbox"], ["'--fast'", "the verb comes first"]),
     ],
 )
@@ -253,12 +236,8 @@ def test_other_verbs(refused: Refused, arguments: list[str], words: list[str]) -
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize(
-    "arguments", [["fly"], ["eval", "coin.toml", "--limit=-1"], ["rollout", "coin.toml"]]
-)
-def test_argparse_also_ends_with_2(
-    workshop: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("arguments", [["fly"], ["eval", "coin.toml", "--limit=-1"], ["rollout", "coin.toml"]])
+def test_argparse_also_ends_with_2(workshop: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         workshop.main(*arguments)
     assert ended.value.code == 2
@@ -271,9 +250,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     directory = tmp_path / "disk"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)]
-    made = (
-        subprocess.run(mount, capture_output=True, text=True, check=False) if shutil.which("mount") else None
-    )
+    made = subprocess.run(mount, capture_output=True, text=True, check=False) if shutil.which("mount") else None
     if made is None or made.returncode:
         needs.ROOT.skip()  # to mount a tmpfs
     try:
@@ -289,8 +266,7 @@ def fill(disk: Path, *, spare_bytes: int) -> None:
 
 @pytest.mark.privileged
 @pytest.mark.parametrize(
-    "verb",
-    [["report"], ["train", "coin.toml", "--resume", "--output-dir"], ["train", "coin.toml", "--output-dir"]],
+    "verb", [["report"], ["train", "coin.toml", "--resume", "--output-dir"], ["train", "coin.toml", "--output-dir"]]
 )
 def test_a_read_only_run_directory_is_one_line(
     workshop: Any, finished: Path, small_disk: Path, verb: list[str]

@@ -94,9 +94,7 @@ def test_a_folder_holds_attempts_numbers_and_what_they_are_of(workshop: Any, who
     assert "<td>4 × 2</td>" in page and '"conversation&file=heldout&' in page
     (start,) = read_manifest(whole)
     facts = start["evaluation"]
-    assert start["status"] == "complete" and start["recipe"] == recipe_hash(
-        load_recipe(whole / "config.toml")
-    )
+    assert start["status"] == "complete" and start["recipe"] == recipe_hash(load_recipe(whole / "config.toml"))
     assert all(len(facts["model"][name]) == 64 for name in ("weights", "tokenizer", "template"))
     assert facts["data"]["heldout"]["num_tasks"] == 4 and len(facts["verifier"]["heldout"]) == 64
     assert facts["judge"] == {}, "nobody but the code"
@@ -192,17 +190,7 @@ def test_what_is_published_of_a_hidden_set_has_no_question(
         "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"
         "Parsnip?,first swede,second swede,third swede,fourth swede\n"
     )
-    command = [
-        "eval",
-        "coin.toml",
-        "--model",
-        model,
-        "--set=gpqa_diamond",
-        "--path",
-        str(path),
-        "--out",
-        str(out),
-    ]
+    command = ["eval", "coin.toml", "--model", model, "--set=gpqa_diamond", "--path", str(path), "--out", str(out)]
     ended = workshop.succeed(*command, "--eval.0.samples_per_task=2", "--eval.0.max_response_tokens=100")
     (record, _) = read_records(attempts := out / "attempts" / "gpqa_diamond.jsonl")
     assert record["task"]["meta"]["hidden"] is True and "swede" in record["task"]["question"]

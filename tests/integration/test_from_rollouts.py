@@ -25,15 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import torchrun_parity
 
 Rows = Callable[..., list[dict[str, Any]]]
-NAMES = (
-    "step",
-    "loss/policy",
-    "optim/grad_norm",
-    "entropy/mean",
-    "reward/mean",
-    "ledger/kept",
-    "tokens/loss",
-)
+NAMES = ("step", "loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean", "ledger/kept", "tokens/loss")
 
 
 @pytest.fixture
@@ -164,9 +156,7 @@ def test_one_file_is_one_step(workshop: Any, finished: Path, tmp_path: Path, rea
     assert ended.returncode == 0 and len(list(read_records(tmp_path / "other.jsonl"))) == 8
     model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
     source, out = ("--from-rollouts", str(tmp_path / "some.jsonl")), ("--output-dir", str(tmp_path / "out"))
-    ended = workshop.succeed(
-        "train", "coin.toml", *source, *out, model, "--stages.0.steps=1", "--stages.1.steps=0"
-    )
+    ended = workshop.succeed("train", "coin.toml", *source, *out, model, "--stages.0.steps=1", "--stages.1.steps=0")
     (row,) = read_rows(tmp_path / "out")
     assert row["ledger/generated"] == 16 and row["step"] == 1
     ended = workshop.main("train", "coin.toml", *source, "--output-dir", str(tmp_path / "more"), model)
@@ -243,11 +233,7 @@ def change_text(record: dict[str, Any]) -> None:
             [],
             ["token 151643", "knows 383", "another model"],
         ),
-        (
-            lambda p: p[2].unlink(),
-            [],
-            ["asks for 4 steps", "no records of step 3", "3 steps between 1 and 4"],
-        ),
+        (lambda p: p[2].unlink(), [], ["asks for 4 steps", "no records of step 3", "3 steps between 1 and 4"]),
         (lambda p: p[2].write_text(""), [], ["step_000003.jsonl", "holds no record"]),
         (None, ["--stages.1.steps=7"], ["asks for 9 steps", "has steps 1 to 4", "lower stages.*.steps"]),
         (None, ["--stages.0.steps=0", "--stages.1.steps=0"], ["no RL step", "add [[stages]]"]),
@@ -257,11 +243,7 @@ def change_text(record: dict[str, Any]) -> None:
     ],
 )
 def test_records_that_cannot_be_learned(
-    workshop: Any,
-    copied: Path,
-    damage: Callable[[Sequence[Path]], None] | None,
-    options: list[str],
-    words: list[str],
+    workshop: Any, copied: Path, damage: Callable[[Sequence[Path]], None] | None, options: list[str], words: list[str]
 ) -> None:
     if damage:
         damage(sorted((copied / "trajectories").iterdir()))

@@ -50,9 +50,7 @@ def test_a_wrong_engine_pauses_the_optimizer_and_not_the_rollouts(
         assert ("loss/policy" in row) == (row["gate/paused"] == 0)
     assert all(row["ledger/generated"] == 16 for row in rows), "rollouts go on"
     first = int(measured[0]["step"])
-    weights = [
-        load_file(directory / f"checkpoints/step_{k}/model.safetensors") for k in (first - 1, first, 4)
-    ]
+    weights = [load_file(directory / f"checkpoints/step_{k}/model.safetensors") for k in (first - 1, first, 4)]
     same = [all(b.equal(a[n]) for n, b in weights[1].items()) for a in (weights[0], weights[2])]
     assert same == [False, True], "the first step learned, the paused ones did not"
     paused = [int(row["step"]) for row in measured[1:]]
@@ -67,9 +65,7 @@ def test_a_wrong_engine_pauses_the_optimizer_and_not_the_rollouts(
     for token in worst:
         record = records[token["trajectory"]]
         assert record["ids"][token["position"]] == token["token"]
-        assert record["logprobs"][token["position"]] == pytest.approx(
-            token["rollout_logprob"] - OFFSET, abs=1e-5
-        )
+        assert record["logprobs"][token["position"]] == pytest.approx(token["rollout_logprob"] - OFFSET, abs=1e-5)
         tool_ends = [s["end"] for s in record["segments"] if s["origin"] == "tool"]
         assert token["after_tool"] == any(end <= token["position"] for end in tool_ends)
     assert f"step {paused[0]}: optimizer paused" in ended.stderr

@@ -72,13 +72,8 @@ def test_a_step_with_live_interpreters_repeats_bit_for_bit(directories: list[Pat
     assert all(row["tool/session_replays"] == 0 for row in first)
     one, two = ([r | {"times": None} for r in read_records(records_file(d, 2))] for d in directories)
     assert one == two
-    calls = [
-        [call for turn in record["turns"] for call in turn["calls"] if call["status"] == "ok"]
-        for record in one
-    ]
-    carried = [
-        show for cells in calls for set_, show in pairwise(cells) if "x =" in set_["arguments"]["code"]
-    ]
+    calls = [[call for turn in record["turns"] for call in turn["calls"] if call["status"] == "ok"] for record in one]
+    carried = [show for cells in calls for set_, show in pairwise(cells) if "x =" in set_["arguments"]["code"]]
     assert any(call["result"] in ("1", "2") for call in carried), "a cell showed what another had assigned"
 
 

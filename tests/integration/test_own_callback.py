@@ -16,9 +16,7 @@ DEADLINE_S = 300.0
 
 def train(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [str(warm().executable), "-m", "rocstar.train", str(EXAMPLE), "--output-dir", "run", *options]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
 def test_the_run_ends_early_and_goes_on_with_resume(tmp_path: Path) -> None:

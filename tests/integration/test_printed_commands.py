@@ -90,9 +90,7 @@ def test_a_dry_run_prints_the_start_of_the_run_that_it_describes(
 def test_the_last_words_of_a_run_open_its_page_and_a_chat(here: Workshop, run: str) -> None:
     ended = here.succeed("train", run, "--output-dir", RUN, "--resume")
     command = f"exec {printed(ended.stdout, 'look into it: ')} --port 0"
-    with WarmProcess(
-        ["sh", "-c", command], env=Workshop.environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
+    with WarmProcess(["sh", "-c", command], env=Workshop.environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline().startswith("view: http://")
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 0
@@ -113,9 +111,7 @@ def of_an_alarm(run: str) -> str:
 
 def of_a_trajectory(name: str) -> Callable[[str], str]:
     def get(run: str) -> str:
-        found = RunReader(RunIndex([Path(RUN)]).runs, reveal=False).conversation(
-            "my coin", STEPS, "step_000001", 0
-        )
+        found = RunReader(RunIndex([Path(RUN)]).runs, reveal=False).conversation("my coin", STEPS, "step_000001", 0)
         return f"{found[name]}" + (" --prompt 'Toss 12'" if name == "chat" else "")
 
     return get

@@ -73,9 +73,7 @@ class Proxied:
         return dict(line.split() for line in lines)[name]
 
     @contextmanager
-    def asked(
-        self, path: str, token: str, body: Any = None, **headers: str
-    ) -> Iterator[http.client.HTTPResponse]:
+    def asked(self, path: str, token: str, body: Any = None, **headers: str) -> Iterator[http.client.HTTPResponse]:
         trusts = ssl.create_default_context(cafile=str(self.folder / "etc/ssl/rocstar/cert.pem"))
         plain = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
         with trusts.wrap_socket(plain, server_hostname=HOST) as secure:

@@ -133,9 +133,7 @@ def test_the_other_verbs_say_nothing_to_a_pipe_while_they_are_short(
 
 
 @pytest.mark.usefixtures("nothing_is_long")
-def test_rollouts_into_a_folder_keep_a_log_over_resumes(
-    workshop: Any, finished: Path, tmp_path: Path
-) -> None:
+def test_rollouts_into_a_folder_keep_a_log_over_resumes(workshop: Any, finished: Path, tmp_path: Path) -> None:
     out, model = tmp_path / "out", str(finished / "checkpoints" / "step_4")
     for steps, resume in (("1", []), ("2", ["--resume"])):
         arguments = ["coin.toml", "--model", model, "--out", str(out), "--steps", steps, *resume]
@@ -144,9 +142,7 @@ def test_rollouts_into_a_folder_keep_a_log_over_resumes(
     assert [line.partition(" ")[0] for line in lines] == ["started:", "step", "started:", "step"]
 
 
-def test_a_run_that_fails_leaves_the_reason_in_its_log(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_leaves_the_reason_in_its_log(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from rocstar.train.compose import start
     from rocstar.train.recipe.errors import TrainingStopped
 

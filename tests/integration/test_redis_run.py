@@ -39,13 +39,9 @@ def test_a_run_with_tools_on_redis(
     with worker(url, "stdlib,verifier") as told:
         workshop.succeed("train", "coin.toml", "--output-dir", str(tmp_path / "run"), *options)
     local = [option for option in options if "redis" not in option]
-    assert (
-        workshop.main("train", "coin.toml", "--output-dir", str(tmp_path / "local"), *local).returncode == 0
-    )
+    assert workshop.main("train", "coin.toml", "--output-dir", str(tmp_path / "local"), *local).returncode == 0
     ((row,), (expected,)) = (read_rows(tmp_path / name, "rl") for name in ("run", "local"))
-    same = [
-        key for key in expected if key.partition("/")[0] in ("reward", "tool", "ledger", "loss", "seq_len")
-    ]
+    same = [key for key in expected if key.partition("/")[0] in ("reward", "tool", "ledger", "loss", "seq_len")]
     assert len(same) > 10 and {k: row[k] for k in same} == {k: expected[k] for k in same}
     assert row["ledger/failed"] == 0
     calls = re.search(r"(\d+) calls", told[0])

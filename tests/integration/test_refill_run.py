@@ -59,17 +59,13 @@ def test_its_records_give_the_same_losses_again(
 ) -> None:
     directory = run(workshop, finished, "refilled_again", "--from-rollouts", str(refilled))
     names = ("loss/policy", "optim/grad_norm", "ledger/kept", "ledger/no_signal")
-    live, again = (
-        [{k: row.get(k) for k in names} for row in read_rows(d, "rl")] for d in (refilled, directory)
-    )
+    live, again = ([{k: row.get(k) for k in names} for row in read_rows(d, "rl")] for d in (refilled, directory))
     assert live == again and any(row["loss/policy"] for row in live)
     ended = workshop.main("replay", str(refilled), f"--step={STEPS}", "--json")
     assert ended.returncode == 0 and json.loads(ended.stdout)["agrees"], ended.stderr
 
 
-def test_rollout_takes_the_same_groups_also_after_a_resume(
-    workshop: Any, finished: Path, refilled: Path
-) -> None:
+def test_rollout_takes_the_same_groups_also_after_a_resume(workshop: Any, finished: Path, refilled: Path) -> None:
     model = f"--model={finished / 'checkpoints' / 'step_0'}"
     found = []
     for name, parts in (("refilled_whole", ["2"]), ("refilled_parts", ["1", "2"])):

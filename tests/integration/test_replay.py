@@ -28,9 +28,7 @@ def replayed(workshop: Any, directory: Path, step: int) -> tuple[int, dict[str, 
     return ended.returncode, json.loads(ended.stdout)
 
 
-@pytest.mark.parametrize(
-    ("step", "saved", "relearned"), [(1, "step_0", []), (3, "step_0", [1, 2]), (4, "step_3", [])]
-)
+@pytest.mark.parametrize(("step", "saved", "relearned"), [(1, "step_0", []), (3, "step_0", [1, 2]), (4, "step_3", [])])
 def test_the_loss_of_a_step_comes_out_again(
     workshop: Any, finished: Path, read_rows: Rows, step: int, saved: str, relearned: list[int]
 ) -> None:
@@ -103,10 +101,7 @@ def test_no_checkpoint_from_before(workshop: Any, copied: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"outcome": {"reward": float("nan"), "method": "strict"}},
-            "reward must be a finite number, got nan",
-        ),
+        ({"outcome": {"reward": float("nan"), "method": "strict"}}, "reward must be a finite number, got nan"),
         ({"advantage": float("nan")}, "advantage nan"),
         ({"advantage": None}, "advantage None"),
         ({"advantage": [1.0, None]}, "advantage [1.0, None]"),

@@ -113,10 +113,7 @@ def test_more_steps_extend_a_complete_run(
     [
         (["--model.template=rstar2"], ["model.template is part of what the policy reads"]),
         (["--run.seed=9", "--tool.text=plain"], ["run.seed orders", "tool.text is part", "was 'brief', now"]),
-        (
-            ["--stages.0.data.source=heldout.jsonl"],
-            ["stages.0.data.source belongs to a stage that"],
-        ),
+        (["--stages.0.data.source=heldout.jsonl"], ["stages.0.data.source belongs to a stage that"]),
         (["--stages.0.steps=5"], ["stages.0.steps is behind the run"]),
     ],
 )

@@ -53,9 +53,7 @@ def runs(workshop: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return quiet, busy
 
 
-def test_weights_rows_and_records_are_those_of_the_quiet_machine(
-    runs: tuple[Path, Path], read_rows: Rows
-) -> None:
+def test_weights_rows_and_records_are_those_of_the_quiet_machine(runs: tuple[Path, Path], read_rows: Rows) -> None:
     quiet, busy = runs
     for step in (0, 3):
         files = [run / "checkpoints" / f"step_{step}" / "model.safetensors" for run in runs]
@@ -76,9 +74,7 @@ def test_the_measure_after_the_cold_start_changes_no_bit_of_the_run(
     assert records(tmp_path / "run") == records(runs[0])
 
 
-def test_replay_gives_the_logged_loss_to_the_last_bit(
-    workshop: Any, runs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_replay_gives_the_logged_loss_to_the_last_bit(workshop: Any, runs: tuple[Path, Path], tmp_path: Path) -> None:
     """The steps in between are learned again: only the first checkpoint is left."""
     run = tmp_path / "run"
     shutil.copytree(runs[1], run)

@@ -66,9 +66,7 @@ def test_it_answers_as_it_was_evaluated_and_its_thumbs_are_learned(
 
     steps = [recipe.stages[0].model_copy(update={"steps": 1})]
     learned = Records.open(out, recipe.model_copy(update={"stages": steps}), tmp_path / "run").groups(1)
-    (group,) = [
-        group for group in learned if group.task.question == "Toss 11" and len(group.trajectories) == 4
-    ]
+    (group,) = [group for group in learned if group.task.question == "Toss 11" and len(group.trajectories) == 4]
     assert [t.outcome.reward for t in group.trajectories if isinstance(t.outcome, Scored)] == [1.0, 0.0, 0.0]
 
     run = tmp_path / "learned"

@@ -55,10 +55,7 @@ def options(finished: Path, directory: Path) -> list[str]:
 
 
 BROADCAST = ["--engine.publish=broadcast"]
-ROLES = [
-    {"ROLE_NAME": "default", "ROLE_WORLD_SIZE": "1"},
-    {"ROLE_NAME": "server", "ROLE_WORLD_SIZE": "1"},
-]
+ROLES = [{"ROLE_NAME": "default", "ROLE_WORLD_SIZE": "1"}, {"ROLE_NAME": "server", "ROLE_WORLD_SIZE": "1"}]
 
 
 @pytest.mark.parametrize(
@@ -68,18 +65,11 @@ ROLES = [
         pytest.param(BROADCAST, {}, id="broadcast"),
         pytest.param(["--engine.placement=restart"], {}, marks=LONG, id="restart"),
         pytest.param(BROADCAST, {"torchrun": False, "by_node": ROLES}, id="serves only"),
-        pytest.param(
-            BROADCAST, {"by_launcher": [[], ["--role=server"]]}, marks=LONG, id="serves only, torchrun"
-        ),
+        pytest.param(BROADCAST, {"by_launcher": [[], ["--role=server"]]}, marks=LONG, id="serves only, torchrun"),
     ],
 )
 def test_every_node_serves_with_its_own_servers(
-    workshop: Any,
-    finished: Path,
-    read_rows: Rows,
-    tmp_path: Path,
-    more: list[str],
-    launch: dict[str, Any],
+    workshop: Any, finished: Path, read_rows: Rows, tmp_path: Path, more: list[str], launch: dict[str, Any]
 ) -> None:
     """Tokens labelled with a version were computed with its weights, on each node.
 
@@ -88,12 +78,7 @@ def test_every_node_serves_with_its_own_servers(
     directory = tmp_path / "run"
     python = interpreter(tmp_path, "python", SCRIPT.format(python=warm().executable, root=ROOT))
     launchers = start_nodes(
-        workshop,
-        *options(finished, directory),
-        *more,
-        **launch,
-        ROCSTAR_SGLANG_PYTHON=python,
-        OMP_NUM_THREADS="1",
+        workshop, *options(finished, directory), *more, **launch, ROCSTAR_SGLANG_PYTHON=python, OMP_NUM_THREADS="1"
     )
     for code, errors in ended(launchers):
         assert code == 0, errors
@@ -115,9 +100,7 @@ def test_every_node_serves_with_its_own_servers(
         assert "fake server ready" in (directory / "logs" / log).read_text()
 
 
-def test_a_node_whose_server_does_not_start_ends_the_run(
-    workshop: Any, finished: Path, tmp_path: Path
-) -> None:
+def test_a_node_whose_server_does_not_start_ends_the_run(workshop: Any, finished: Path, tmp_path: Path) -> None:
     good = interpreter(tmp_path, "python", SCRIPT.format(python=warm().executable, root=ROOT))
     bad = interpreter(tmp_path, "broken", BROKEN)
     launchers = start_nodes(

@@ -161,11 +161,7 @@ def test_servers_make_room_for_the_learner_and_a_run_goes_on(
 
 def test_several_embedded_engines_are_one_fleet(run: Any, read_rows: Rows) -> None:
     directory = run(
-        "--engine.kind=embedded",
-        "--engine.args={}",
-        "--engine.max_running=6",
-        "--rl.max_staleness=1",
-        steps=3,
+        "--engine.kind=embedded", "--engine.args={}", "--engine.max_running=6", "--rl.max_staleness=1", steps=3
     )
     rows = read_rows(directory, "rl")
     check_run(directory, rows, steps=3, max_staleness=1)
@@ -211,9 +207,7 @@ def test_servers_that_are_children(
         assert not pid or not Path(f"/proc/{pid}").exists(), "a server outlived the run"
 
 
-def test_a_server_that_does_not_start_says_why(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_start_says_why(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "broken"
     script.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "no room on the device" >&2\nexit 3\n')
     script.chmod(0o755)
@@ -223,9 +217,7 @@ def test_a_server_that_does_not_start_says_why(
     assert "no room on the device" in told and "logs/sglang-0.log" in told and "Traceback" not in told
 
 
-def test_an_interpreter_without_sglang_is_refused(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_without_sglang_is_refused(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", "/bin/false")
     directory = run(steps=1, code=2)
     assert "ROCSTAR_SGLANG_PYTHON" in (tmp_path / "stderr").read_text() and not directory.exists()

@@ -88,9 +88,7 @@ def test_every_attempt_of_an_evaluation_is_kept(finished: Path, read_rows: Rows,
         rewards.setdefault(trajectory.task.id, []).append(trajectory.outcome.reward)
     numbers = results["sets"]["heldout"]
     assert {name: question["rewards"] for name, question in numbers["questions"].items()} == rewards
-    (row,) = (
-        row for row in read_rows(finished, "eval") if row["step"] == step and "eval/heldout/avg@2" in row
-    )
+    (row,) = (row for row in read_rows(finished, "eval") if row["step"] == step and "eval/heldout/avg@2" in row)
     assert [numbers["avg"], *numbers["interval"]] == [
         row[f"eval/heldout/{name}"] for name in ("avg@2", "ci_low", "ci_high")
     ]

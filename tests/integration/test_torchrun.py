@@ -11,15 +11,7 @@ from safetensors.torch import load_file
 from rocstar.train.learner import checkpoint
 
 Rows = Callable[..., list[dict[str, Any]]]
-SAME = (
-    "loss/policy",
-    "optim/grad_norm",
-    "entropy/mean",
-    "reward/mean",
-    "tokens/loss",
-    "seq_len/mean",
-    "optim/lr",
-)
+SAME = ("loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean", "tokens/loss", "seq_len/mean", "optim/lr")
 
 
 def assert_same_steps(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -60,9 +52,7 @@ def test_two_ranks_write_the_checkpoint_of_one_process(finished: Path, two_ranks
         assert (written / "config.json").read_text() == (expected / "config.json").read_text()
 
 
-def test_two_ranks_go_on_from_the_checkpoint_of_one_process(
-    workshop: Any, finished: Path, read_rows: Rows
-) -> None:
+def test_two_ranks_go_on_from_the_checkpoint_of_one_process(workshop: Any, finished: Path, read_rows: Rows) -> None:
     """The optimizer state is resharded: four steps as two in one process and two on two ranks."""
     directory: Path = workshop.directory / "one_then_two"
     whole: Path = workshop.directory / "whole"

@@ -68,9 +68,7 @@ def fabric() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def two_nodes(workshop: Any, finished: Path, fabric: str) -> Path:
     directory: Path = workshop.directory / "two_nodes"
-    launchers = start_nodes(
-        workshop, *options(finished, directory), "--tool.sandbox=redis", ROCSTAR_REDIS_URL=fabric
-    )
+    launchers = start_nodes(workshop, *options(finished, directory), "--tool.sandbox=redis", ROCSTAR_REDIS_URL=fabric)
     for code, errors in ended(launchers):
         assert code == 0, errors
     return directory

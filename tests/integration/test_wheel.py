@@ -174,9 +174,7 @@ def test_the_guide_of_the_sandbox_alone(base: Environment) -> None:
             assert following != "text" or ended.stdout == shown
 
 
-@pytest.mark.parametrize(
-    "verb", ["", "train", "eval", "rollout", "replay", "report", "import-gguf", "sandbox"]
-)
+@pytest.mark.parametrize("verb", ["", "train", "eval", "rollout", "replay", "report", "import-gguf", "sandbox"])
 def test_base_dependencies_are_enough_for_help(base: Environment, verb: str) -> None:
     shown = base.run("rocstar", *[verb] * bool(verb), "--help")
     assert shown.returncode == 0 and shown.stdout.startswith("usage: rocstar"), shown.stderr
@@ -216,11 +214,7 @@ def test_two_steps_of_training_from_the_wheel(shared: Path, tmp_path: Path) -> N
     assert where.stdout.startswith(str(environment.packages)), where.stderr
     small = ["--run.threads=1", "--sft.steps=2", "--sft.num_demonstrations=64", "--stages.0.steps=2"]
     small += ["--rl.tasks_per_step=1", "--rl.rollouts_per_task=4", "--rl.group_size=2", "--eval.data.size=2"]
-    small += [
-        "--eval.samples_per_task=1",
-        "--stages.0.max_response_tokens=48",
-        "--model.scratch.num_layers=1",
-    ]
+    small += ["--eval.samples_per_task=1", "--stages.0.max_response_tokens=48", "--model.scratch.num_layers=1"]
     ended = environment.run("rocstar", "train", "quickstart", "--output-dir=run", *small)
     assert ended.returncode == 0, ended.stderr
     run = environment.work / "run"
@@ -231,9 +225,7 @@ def test_two_steps_of_training_from_the_wheel(shared: Path, tmp_path: Path) -> N
     assert report.returncode == 0, report.stderr
     report = Environment(shared / "base", tmp_path).run("rocstar", "report", "run")
     assert report.returncode == 2 and "[sim]'" in report.stderr, "records are columns, which numpy reads"
-    ran = environment.run(
-        "rocstar", "sandbox", "run", "-", stdin="import numpy\nprint(numpy.arange(3).sum())"
-    )
+    ran = environment.run("rocstar", "sandbox", "run", "-", stdin="import numpy\nprint(numpy.arange(3).sum())")
     assert (ran.returncode, ran.stdout) == (0, "3\n"), ran.stderr
 
 

@@ -106,9 +106,7 @@ print(aot.compile_variant(aot.Variant(arch="gfx942", kernel="row_stats", config=
 
 
 def test_instructions_are_counted(tmp_path: Path) -> None:
-    code = LOOP.replace(
-        "print(aot.compile", 'aot.MOST_INSTRUCTIONS["row_stats"]["gfx942"] = 5\nprint(aot.compile'
-    )
+    code = LOOP.replace("print(aot.compile", 'aot.MOST_INSTRUCTIONS["row_stats"]["gfx942"] = 5\nprint(aot.compile')
     counted, narrow, complaints = output(tmp_path, "-c", code).splitlines()
     assert counted == "[0.375, 0.75, 0.5, 1.0]" and narrow == "None"
     assert "instructions per logit, more than 5" in complaints
@@ -217,7 +215,5 @@ print([c for r in aot_layers.compile_all(("bf16",)) for c in r.complaints()])
         ("UNIT_THREADS", "{32: 2048}", "registers of a multiprocessor"),
     ],
 )
-def test_the_gate_of_a_layer_s_kernels_closes(
-    name: str, value: object, complaint: str, tmp_path: Path
-) -> None:
+def test_the_gate_of_a_layer_s_kernels_closes(name: str, value: object, complaint: str, tmp_path: Path) -> None:
     assert complaint in output(tmp_path, "-c", BAD_LAYERS.format(name=name, value=value))

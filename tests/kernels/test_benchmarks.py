@@ -48,8 +48,7 @@ def test_the_peers_have_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that run on a CPU; each of the others says why not."""
     monkeypatch.setattr(ways, "CHUNK_ROWS", 20)
     hidden, weight = (
-        torch.randn(size, 16, generator=torch.Generator().manual_seed(size)).requires_grad_(True)
-        for size in (50, 90)
+        torch.randn(size, 16, generator=torch.Generator().manual_seed(size)).requires_grad_(True) for size in (50, 90)
     )
     generator = torch.Generator().manual_seed(0)
     tokens = Rows(

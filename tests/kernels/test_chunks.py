@@ -36,9 +36,7 @@ def test_it_fits_in_few_even_chunks(rows: int, free_gib: int, head_dtype: torch.
     assert chunks * chunk < rows + chunks * STEP, "even"
     if chunk > LEAST_ROWS:  # one chunk less would take more than half of what is free, or than the bound
         more = 2 * -(-rows // max(1, chunks - 1))
-        assert (
-            chunks == 1 or more > MOST_ROWS or needed(rows, more, head_dtype=head_dtype) > free_gib * GIB / 2
-        )
+        assert chunks == 1 or more > MOST_ROWS or needed(rows, more, head_dtype=head_dtype) > free_gib * GIB / 2
 
 
 def test_known_devices() -> None:
@@ -58,9 +56,7 @@ def test_a_little_less_memory_gives_the_same_chunks() -> None:
 
 def test_log_probs_alone_need_less() -> None:
     alone = HEAD | {"grad": False, "head_dtype": torch.float32}
-    assert rows_per_chunk(10 * GIB, 8192, **alone) > rows_per_chunk(
-        10 * GIB, 8192, **(alone | {"grad": True})
-    )
+    assert rows_per_chunk(10 * GIB, 8192, **alone) > rows_per_chunk(10 * GIB, 8192, **(alone | {"grad": True}))
 
 
 def test_what_the_allocator_holds_and_does_not_use_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,11 +54,7 @@ GPU_SHAPES: dict[str, Callable[[int], list[tuple[int, ...]]]] = {
 CASES: dict[str, tuple[Function, Function, list[tuple[int, ...]]]] = {
     "norm of rows": (lambda x, w: layers.rms_norm(x, w, 1e-6), plain_norm, [(7, 6), (6,)]),
     "norm of heads": (lambda x, w: layers.rms_norm(x, w, 1e-6), plain_norm, [(5, 3, 6), (6,)]),
-    "rotation": (
-        lambda x: layers.rotate(x, COS, SIN),
-        lambda x: plain_rotation(x, COS, SIN),
-        [(5, 3, 6)],
-    ),
+    "rotation": (lambda x: layers.rotate(x, COS, SIN), lambda x: plain_rotation(x, COS, SIN), [(5, 3, 6)]),
     "norm and rotation of heads": (
         lambda x, w: layers.norm_rotate(x, w, 1e-6, COS, SIN),
         lambda x, w: plain_rotation(plain_norm(x, w), COS, SIN),
@@ -80,11 +76,7 @@ CASES: dict[str, tuple[Function, Function, list[tuple[int, ...]]]] = {
         [(7, 4), (4,), (3, 4), (5, 4)],
     ),
     "added": (layers.add_linear, lambda r, x, w: r + x @ w.T, [(7, 3), (7, 4), (3, 4)]),
-    "gated": (
-        layers.add_gated,
-        lambda r, g, u, w: r + (F.silu(g) * u) @ w.T,
-        [(7, 4), (7, 3), (7, 3), (4, 3)],
-    ),
+    "gated": (layers.add_gated, lambda r, g, u, w: r + (F.silu(g) * u) @ w.T, [(7, 4), (7, 3), (7, 3), (4, 3)]),
 }
 
 
@@ -168,9 +160,7 @@ def test_a_cpu_runs_plain_torch(dtype: torch.dtype) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize(
-    "name", ["norm of rows", "norm of heads", "rotation", "norm and rotation of heads", "gated"]
-)
+@pytest.mark.parametrize("name", ["norm of rows", "norm of heads", "rotation", "norm and rotation of heads", "gated"])
 @pytest.mark.parametrize("tokens", [1, 5, 4099])
 def test_kernels_of_a_gpu_match_the_formula(
     name: str, dtype: torch.dtype, tokens: int, monkeypatch: pytest.MonkeyPatch

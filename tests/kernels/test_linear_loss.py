@@ -91,9 +91,7 @@ def test_the_loss_is_asked_once_for_each_row(chunk_rows: int, monkeypatch: pytes
         asked.extend(range(some.start, some.stop))
         return rows.loss_of(logprobs_C, some)
 
-    loss, _ = linear_loss(
-        hidden_ND, weight_VD, rows.ids_N, loss_of, temperature=TEMPERATURE, chunk_rows=chunk_rows
-    )
+    loss, _ = linear_loss(hidden_ND, weight_VD, rows.ids_N, loss_of, temperature=TEMPERATURE, chunk_rows=chunk_rows)
     assert asked == list(range(41))
     assert_near(gradients(loss, hidden_ND, weight_VD), expected, 1e-5)
 
@@ -110,8 +108,7 @@ def test_log_probs_alone() -> None:
 def test_gradients_in_double_precision() -> None:
     hidden_ND, weight_VD, rows = problem(num_rows=7, size=4, vocabulary=9, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda h, w: linear_loss(h, w, rows.ids_N, lambda x, _: x.sin(), chunk_rows=3)[0],
-        (hidden_ND, weight_VD),
+        lambda h, w: linear_loss(h, w, rows.ids_N, lambda x, _: x.sin(), chunk_rows=3)[0], (hidden_ND, weight_VD)
     )
 
 
@@ -138,9 +135,7 @@ def memory_of_nans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "new_empty", new_empty)
 
 
-def test_what_lay_in_the_memory_does_not_matter(
-    memory_of_nans: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_lay_in_the_memory_does_not_matter(memory_of_nans: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of bfloat16 on CPUs with AMX read on behind the rows of logits."""
     hidden_ND, weight_VD, rows = problem(num_rows=64, size=32, vocabulary=400, dtype=torch.bfloat16)
     made: list[Tensor] = []

@@ -71,10 +71,7 @@ PLANTED = {
     "entropy without mean": ("- _weighted_sum(exp_BV, shifted_BV) / sum_B", ""),
     "token left out of the gradient": ("exp_BV.scatter_add_(1, ids_B1, -sum_B[:, None])", "pass"),
     "wrong token": ("ids_N[rows, None]", "ids_N[rows, None] - 1"),
-    "wrong row": (
-        "slice(first_row + rows.start, first_row + rows.stop)",
-        "slice(num_rows - len(x_BV), num_rows)",
-    ),
+    "wrong row": ("slice(first_row + rows.start, first_row + rows.stop)", "slice(num_rows - len(x_BV), num_rows)"),
     "gradient upside down": ("(-slope_B /", "(slope_B /"),
 }
 
@@ -86,13 +83,7 @@ def test_a_planted_error_is_caught(kind: str, tmp_path: Path, monkeypatch: pytes
     assert is_caught(lambda: [check(wrong.row_loss_, case) for case in GRID])
 
 
-BROKEN = [
-    [-math.inf, 1.0, 2.0],
-    [math.nan, 1.0, 2.0],
-    [0.0, math.nan, 1.0],
-    [0.0, math.inf, 1.0],
-    [-math.inf] * 3,
-]
+BROKEN = [[-math.inf, 1.0, 2.0], [math.nan, 1.0, 2.0], [0.0, math.nan, 1.0], [0.0, math.inf, 1.0], [-math.inf] * 3]
 
 
 @pytest.mark.parametrize("row", BROKEN)

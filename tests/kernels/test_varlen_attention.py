@@ -46,9 +46,7 @@ class Calls(TorchDispatchMode):
         self.forward: list[tuple[Any, ...]] = []
         self.backward: list[tuple[Any, ...]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._flash_attention_forward.default:
             self.forward.append((*args, kwargs))
         if func is torch.ops.aten._flash_attention_backward.default:
@@ -75,9 +73,7 @@ def test_torch_knows_its_gradient(is_kept: bool) -> None:
     with Calls() as calls:
         out: Any = attend(*qkv) if is_kept else checkpoint(attend, *qkv, use_reentrant=False)
         out.sum().backward()
-    assert out.shape == (10, 4, 64) and [x.grad is not None and x.grad.shape for x in qkv] == [
-        x.shape for x in qkv
-    ]
+    assert out.shape == (10, 4, 64) and [x.grad is not None and x.grad.shape for x in qkv] == [x.shape for x in qkv]
     assert len(calls.forward) == 2 - is_kept and len(calls.backward) == 1
     assert calls.forward[0][5:10] == (7, 9, 0.0, True, False)
     assert calls.forward[0][-1]["scale"] == calls.backward[0][-1]["scale"] == 0.5

@@ -39,9 +39,7 @@ def lay_out(build: Path) -> Path:
     sandbox = package / "sandbox"
     sandbox.mkdir(parents=True, exist_ok=True)
     links = {package / name: ROOT / name for name in ("engine", "kernels", "train")}
-    links |= {
-        sandbox / path.name: path for path in (ROOT / "sandbox").iterdir() if path.name[:7] != "_native"
-    }
+    links |= {sandbox / path.name: path for path in (ROOT / "sandbox").iterdir() if path.name[:7] != "_native"}
     links |= {sandbox / path.name: path for path in build.glob("_native*.so")}
     links[sandbox / "_supervisor"] = build / "_supervisor"
     for link, target in links.items():

@@ -105,16 +105,7 @@ async def test_a_file_is_given_and_fetched_by_its_place(pool: SandboxPool) -> No
         code="cat /mnt/data/in /tmp/in >/mnt/data/d; cp d /tmp/t",
         flavour="bash",
         files={"/mnt/data/in": b"1", "/tmp/in": b"2"},
-        fetch=(
-            "/mnt/data/d",
-            "/tmp/t",
-            "/var/tmp/t",
-            "d",
-            "/mnt/data/none",
-            "/etc/passwd",
-            "/tmp/../d",
-            "/tmp/./d",
-        ),
+        fetch=("/mnt/data/d", "/tmp/t", "/var/tmp/t", "d", "/mnt/data/none", "/etc/passwd", "/tmp/../d", "/tmp/./d"),
     )
     found = dict.fromkeys(("/mnt/data/d", "/tmp/t", "/var/tmp/t", "d", "/tmp/../d"), b"12")
     assert (await pool.run(request)).files == found
@@ -173,9 +164,7 @@ async def test_a_supervisors_death_ends_all_of_it(without: tuple[str, ...]) -> N
     deaf = "trap '' HUP INT TERM; for fd in {3..255}; do eval \"exec $fd>&-\"; done 2>/dev/null; sleep 60"
     async with SandboxPool(("bash",), max_live=2, without=without) as pool:
         call = asyncio.create_task(run(pool, f"({deaf} & ({deaf}) &) & ({deaf}) & sleep 60", wall_s=60))
-        await until(
-            lambda: len(started_by(pool)) >= 4
-        )  # three are deaf; bash may become the sleep it ends with
+        await until(lambda: len(started_by(pool)) >= 4)  # three are deaf; bash may become the sleep it ends with
         orphans = started_by(pool)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: not any(is_alive(pid) for pid in orphans))

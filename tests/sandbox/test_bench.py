@@ -50,9 +50,7 @@ def test_no_two_programs_are_the_same() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0.001, 1.0))
-def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(
-    values: list[float], share: float
-) -> None:
+def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(values: list[float], share: float) -> None:
     found = bench.percentile(values, share)
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values) - 1e-9

@@ -39,9 +39,7 @@ async def pool() -> AsyncIterator[SandboxPool]:
 
 
 async def test_files_that_are_asked_for_come_back_however_the_program_ended(pool: SandboxPool) -> None:
-    code = (
-        "import os\nos.mkdir('a')\nopen('a/b', 'wb').write(bytes(256))\nopen('é', 'w').close()\nos._exit(3)"
-    )
+    code = "import os\nos.mkdir('a')\nopen('a/b', 'wb').write(bytes(256))\nopen('é', 'w').close()\nos._exit(3)"
     request = ExecRequest(code=code, fetch=("a/b", "é", "nowhere", "a"))
     result = await pool.run(request)
     assert result.exit_code == 3
@@ -94,9 +92,7 @@ async def test_files_that_two_threads_read_at_a_time_are_their_owners() -> None:
 
 
 @pytest.mark.parametrize("raised", [ZeroDivisionError, StopIteration])
-async def test_what_a_callers_own_function_raises_is_its_alone(
-    pool: SandboxPool, raised: type[Exception]
-) -> None:
+async def test_what_a_callers_own_function_raises_is_its_alone(pool: SandboxPool, raised: type[Exception]) -> None:
     """It ended the supervisor's connection, and with it everybody's sessions."""
 
     def tell(stream: str, text: str) -> None:
@@ -157,9 +153,7 @@ async def test_what_is_displayed_comes_in_its_order(pool: SandboxPool) -> None:
 
 async def test_a_cell_displays_only_what_is_its_own(pool: SandboxPool) -> None:
     session = await pool.open_session()
-    first = await session.run(
-        SHOWN + "import os\nos.mkdir('x')\nos.chdir('x')\ndisplay(Picture())", displays=True
-    )
+    first = await session.run(SHOWN + "import os\nos.mkdir('x')\nos.chdir('x')\ndisplay(Picture())", displays=True)
     second = await session.run("display(Picture())")
     third = await session.run("1", displays=True)
     fourth = await session.run("display(Page(), Page())", displays=True)
@@ -170,10 +164,7 @@ FORGED = {
     "a picture of no type that is known": ("f('0', b'text/x-evil\\nx'); f('1', b'image/png\\nx')", 1),
     "no type at all": ("f('0', b'x' * 100)", 0),
     "more than are taken": ("[f(str(n), b'image/png\\nx') for n in range(40)]", 32),
-    "a folder in the place of one": (
-        "f('0', b'image/png\\nx'); os.mkdir('.display/1'); f('2', b'image/png\\nx')",
-        1,
-    ),
+    "a folder in the place of one": ("f('0', b'image/png\\nx'); os.mkdir('.display/1'); f('2', b'image/png\\nx')", 1),
     "a name of another": ("f('00', b'image/png\\nx'); f('0 ', b'image/png\\nx')", 0),
 }
 
@@ -254,9 +245,7 @@ async def test_what_a_figure_is_warned_of_is_told_once_and_names_no_line_of_ours
     limits = Limits(wall_s=PATIENCE_S, cpu_s=int(PATIENCE_S))
     result = await pool.run(ExecRequest(code=code, displays=True, limits=limits))
     told = [line for line in result.stderr.splitlines() if "font cache" not in line]
-    assert told == [
-        "UserWarning: Glyph 19990 (\\N{CJK UNIFIED IDEOGRAPH-4E16}) missing from font(s) DejaVu Sans."
-    ]
+    assert told == ["UserWarning: Glyph 19990 (\\N{CJK UNIFIED IDEOGRAPH-4E16}) missing from font(s) DejaVu Sans."]
     assert [one.mime for one in result.displays] == ["image/png"]
 
 
@@ -267,9 +256,7 @@ LARGE_FILE = bytes(32 << 20)
 
 async def test_a_program_finds_its_files_and_only_them(pool: SandboxPool) -> None:
     content = bytes(range(256)) * 3
-    code = (
-        "import os\nopen('a/b/c.bin', 'rb').read(), open('é').read(), sorted(os.listdir()), os.listdir('a')"
-    )
+    code = "import os\nopen('a/b/c.bin', 'rb').read(), open('é').read(), sorted(os.listdir()), os.listdir('a')"
     request = ExecRequest(code=code, files={"a/b/c.bin": content, "é": b"x", "empty": b""})
     result = await pool.run(request)
     assert result.value == repr((content, "x", ["a", "empty", "é"], ["b"])), result.stderr

@@ -16,9 +16,7 @@ def test_run_shows_output_and_value(program: ProgramFile, capsys: pytest.Capture
     assert capsys.readouterr() == ("out\n2\n", "")
 
 
-def test_a_byte_order_mark_is_no_part_of_a_program(
-    program: ProgramFile, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_byte_order_mark_is_no_part_of_a_program(program: ProgramFile, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", program("\ufeffprint('out')\r\n")]) == 0
     assert capsys.readouterr() == ("out\n", "")
 
@@ -34,12 +32,7 @@ def test_a_byte_order_mark_is_no_part_of_a_program(
     ],
 )
 def test_run_exits_as_the_program_did(
-    program: ProgramFile,
-    capsys: pytest.CaptureFixture[str],
-    code: str,
-    options: list[str],
-    status: int,
-    message: str,
+    program: ProgramFile, capsys: pytest.CaptureFixture[str], code: str, options: list[str], status: int, message: str
 ) -> None:
     assert cli.main(["run", program(code), *options]) == status
     assert message in capsys.readouterr().err
@@ -48,9 +41,7 @@ def test_run_exits_as_the_program_did(
 def test_run_reads_standard_input_and_prints_json(
     program: ProgramFile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"import random; random.random(), input()"))
-    )
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"import random; random.random(), input()")))
     data = program("line")
     assert cli.main(["run", "-", "--json", "--seed", "1", "--stdin", data]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -68,12 +68,8 @@ RUN = ("run", "FILE", "--wall-s", "3600")
 BENCH = ("bench", "--seconds", "3600", "--stdlib-only")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "descendants"), [*((RUN, number) for number in range(1, 5)), (BENCH, 4)]
-)
-def test_ctrl_c_ends_a_command_in_one_line(
-    program: ProgramFile, arguments: tuple[str, ...], descendants: int
-) -> None:
+@pytest.mark.parametrize(("arguments", "descendants"), [*((RUN, number) for number in range(1, 5)), (BENCH, 4)])
+def test_ctrl_c_ends_a_command_in_one_line(program: ProgramFile, arguments: tuple[str, ...], descendants: int) -> None:
     """Whatever it has started by then: supervisor, starter, zygote, program."""
     path = program("while True: pass")
     terminal = Terminal(*(path if word == "FILE" else word for word in arguments))
@@ -102,9 +98,7 @@ def test_ctrl_c_drains_a_service_and_says_so() -> None:
     assert "serving on http://127.0.0.1:" in shown[2]
     terminal.type(b"\x03")
     assert terminal.ended() == 130
-    assert lines_after_the_key(terminal) == [
-        "rocstar sandbox serve: ending; 0 calls in flight may end within 30 s"
-    ]
+    assert lines_after_the_key(terminal) == ["rocstar sandbox serve: ending; 0 calls in flight may end within 30 s"]
 
 
 def test_ctrl_c_ends_a_service_that_is_not_ready_yet() -> None:
@@ -172,9 +166,7 @@ def test_output_that_nobody_reads_ends_quietly(arguments: list[str], program: Pr
     arguments = [path if argument == "FILE" else argument for argument in arguments]
     read_end, write_end = os.pipe()
     os.close(read_end)
-    ended = subprocess.run(
-        [*COMMAND, *arguments], stdout=write_end, stderr=subprocess.PIPE, text=True, check=False
-    )
+    ended = subprocess.run([*COMMAND, *arguments], stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write_end)
     assert (ended.stderr, ended.returncode in (141, 0)) == ("", True)
 
@@ -183,10 +175,7 @@ def test_output_that_nobody_reads_ends_quietly(arguments: list[str], program: Pr
     ("error", "line"),
     [
         (ValueError("two\nlines"), "two lines"),
-        (
-            FileNotFoundError(2, "No such file or directory", "/nowhere"),
-            "/nowhere: No such file or directory",
-        ),
+        (FileNotFoundError(2, "No such file or directory", "/nowhere"), "/nowhere: No such file or directory"),
         (OSError("odd"), "odd"),
         (SandboxError("why", kind="closed", retryable=False), "why"),
     ],

@@ -112,12 +112,7 @@ ROOT = {"uid": 0, "can_change_uid": True}
     ("name", "changes", "reason", "fix"),
     [
         ("uid", {}, "user 1000 cannot become another", "start as root"),
-        (
-            "uid",
-            ROOT | {"python_hidden": "/root/x"},
-            "other users cannot read /root/x",
-            "world-readable place",
-        ),
+        ("uid", ROOT | {"python_hidden": "/root/x"}, "other users cannot read /root/x", "world-readable place"),
         ("uid", {"uid": 0}, "this root may not change users, or has none to change to", "SETUID"),
         ("uid", ROOT | {"lacks": ["CHOWN"]}, "this root lacks CHOWN", "`--cap-add CHOWN`"),
         ("namespaces", {"apparmor_restricts": True}, "AppArmor", "apparmor_restrict_unprivileged_userns"),
@@ -188,10 +183,7 @@ def test_probing_changes_nothing_here() -> None:
 
 
 def test_kernel_versions_and_choices_are_read() -> None:
-    assert [bool(limits(kernel=kernel)["kernel"].note) for kernel in ("6.18.44-custom", "5.4")] == [
-        False,
-        True,
-    ]
+    assert [bool(limits(kernel=kernel)["kernel"].note) for kernel in ("6.18.44-custom", "5.4")] == [False, True]
     assert facts.selected_word("always [madvise] never") == "madvise" and facts.selected_word("") == ""
 
 

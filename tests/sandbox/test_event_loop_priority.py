@@ -37,9 +37,7 @@ def said(code: str, *, leads: bool = False) -> list[str]:
 
 @NEW
 def test_the_thread_gets_its_slice_and_keeps_its_priority() -> None:
-    code = (
-        f"import os\n{SHOWS}\nos.nice(3)\nprint(set_short_slice(), s(), os.getpriority(os.PRIO_PROCESS, 0))"
-    )
+    code = f"import os\n{SHOWS}\nos.nice(3)\nprint(set_short_slice(), s(), os.getpriority(os.PRIO_PROCESS, 0))"
     assert said(code) == ["True", str(priority.SLICE_NS), str(os.getpriority(os.PRIO_PROCESS, 0) + 3)]
 
 
@@ -55,9 +53,7 @@ def test_what_it_starts_has_the_usual_slice() -> None:
 def test_behind_a_server_the_process_is_as_before() -> None:
     code = f"import os\n{IMPORT}\n"
     code += f"shown = lambda: ({PRIORITIES}, priority.slice_of_thread(), {GROUP_SAYS})\nbefore = shown()\n"
-    code += (
-        "with priority.raised_priority():\n    inside = shown()\nprint(before == shown(), inside != before)"
-    )
+    code += "with priority.raised_priority():\n    inside = shown()\nprint(before == shown(), inside != before)"
     assert said(code, leads=True) == ["True", "True"]
 
 
@@ -143,9 +139,7 @@ async def test_programs_have_short_slices_until_they_are_no_longer_young() -> No
 
 
 @NEW
-@pytest.mark.skipif(
-    not bash.offered(), reason="needs the bash flavour: `rocstar sandbox doctor` says why not"
-)
+@pytest.mark.skipif(not bash.offered(), reason="needs the bash flavour: `rocstar sandbox doctor` says why not")
 async def test_what_a_program_starts_has_no_short_slices() -> None:
     """Nobody takes those away when it is no longer young: it would come before all others for life."""
     request = ExecRequest(code="(while :; do :; done) & while :; do :; done", flavour="bash")
@@ -153,7 +147,5 @@ async def test_what_a_program_starts_has_no_short_slices() -> None:
         call = tasks.create_task(pool.run(request))
         await until(lambda: any(map(children_of, programs_of(pool))))
         (leader,) = programs_of(pool)
-        assert all(
-            priority.slice_of_thread(pid) > priority.SLICE_NS for pid in (leader, *children_of(leader))
-        )
+        assert all(priority.slice_of_thread(pid) > priority.SLICE_NS for pid in (leader, *children_of(leader)))
         call.cancel()

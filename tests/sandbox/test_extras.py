@@ -52,9 +52,7 @@ def test_the_first_thing_that_is_missing_is_named_with_its_extra(monkeypatch: py
     assert extras.missing_extra_message("rocstar train", "train") == ""
 
 
-def test_the_command_installs_from_where_rocstar_came(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_command_installs_from_where_rocstar_came(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wheel = tmp_path / "a b.whl"
     wheel.touch()
     install(monkeypatch, noted={"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
@@ -104,14 +102,10 @@ def test_a_program_that_wants_a_missing_flavour_runs_without_it(
     assert cli.main(["run", str(program)]) == 0
     said = capsys.readouterr()
     assert said.out == "42\n"
-    assert said.err.startswith(
-        "rocstar sandbox run: flavour numeric is left out: it needs mpmath, numpy, sympy"
-    )
+    assert said.err.startswith("rocstar sandbox run: flavour numeric is left out: it needs mpmath, numpy, sympy")
 
 
-def test_the_doctor_tells_the_flavours(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_tells_the_flavours(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "scipy")
     assert cli.main(["doctor"]) == 0
     assert "flavours    stdlib, numeric, verifier, cpp, bash\n" in (said := capsys.readouterr().out)

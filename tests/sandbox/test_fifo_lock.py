@@ -61,9 +61,7 @@ async def test_who_goes_away_is_not_looked_for_among_all_that_wait(monkeypatch: 
     await waiting[0]
 
 
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["take", "cancel", "give"]), st.integers(0, 5), st.booleans()), max_size=40
-)
+STEPS = st.lists(st.tuples(st.sampled_from(["take", "cancel", "give"]), st.integers(0, 5), st.booleans()), max_size=40)
 
 
 @settings(max_examples=100, deadline=None)

@@ -25,12 +25,7 @@ from .watching import starter_of, until
 
 FOLDER = Path(rocstar.sandbox.__file__).parent
 EMBEDDED = FOLDER.parent / "engine/inference/embedded"
-BUILT = [
-    FOLDER / "_supervisor",
-    FOLDER / "_places.so",
-    *FOLDER.glob("_native*.so"),
-    *EMBEDDED.glob("_decode*.so"),
-]
+BUILT = [FOLDER / "_supervisor", FOLDER / "_places.so", *FOLDER.glob("_native*.so"), *EMBEDDED.glob("_decode*.so")]
 SANITIZED = pytest.mark.skipif("ROCSTAR_SUPERVISOR" in os.environ, reason="sanitizers have their own checks")
 LONG = "print('x' * (2 << 20))\nfor n in range(40): open(str(n), 'w').write('x' * 100_000)"
 """Its answer is made in a thread of the supervisor, and its files are removed in another."""
@@ -94,10 +89,7 @@ async def test_the_starter_of_zygotes_has_no_descriptor_of_the_supervisor() -> N
 async def test_programs_and_zygotes_go_first_when_memory_is_short() -> None:
     """Where mounts are read-only, too."""
     async with SandboxPool() as pool:
-        scores = [
-            int(read(f"/proc/{pid}/oom_score_adj"))
-            for pid in (pool.supervisor_pid, pool.zygotes["stdlib"][-1])
-        ]
+        scores = [int(read(f"/proc/{pid}/oom_score_adj")) for pid in (pool.supervisor_pid, pool.zygotes["stdlib"][-1])]
         assert scores[0] < 500 <= scores[1]
 
 

@@ -35,11 +35,7 @@ def test_only_where_an_interpreter_has_its_packages_is_opened_by_a_line_of_a_fil
 ) -> None:
     """... and no folder that is around a home."""
     monkeypatch.setenv("HOME", str(tmp_path / "lib" / "python3" / "dist-packages" / "home"))
-    opened = (
-        "a/lib/python3.12/site-packages",
-        "a/lib64/python3.13t/site-packages",
-        "a/lib/python3/dist-packages",
-    )
+    opened = ("a/lib/python3.12/site-packages", "a/lib64/python3.13t/site-packages", "a/lib/python3/dist-packages")
     closed = ("a", "a/src", "a/site-packages", "a/lib/python3.12", "a/lib/python3.12/site-packages/inner")
     others = ("lib/python3/dist-packages", "a/lib/python2.7/site-packages")
     for path in (*opened, *closed, *others):
@@ -48,9 +44,7 @@ def test_only_where_an_interpreter_has_its_packages_is_opened_by_a_line_of_a_fil
     for link, target in (("site-packages", "a/src"), ("dist-packages", opened[0])):
         (tmp_path / "b" / "lib" / "python3.11" / link).symlink_to(tmp_path / target)
     links = ("b/lib/python3.11/site-packages", "b/lib/python3.11/dist-packages")
-    folders = [
-        str(tmp_path / path) for path in (*opened, *closed, *others, *links, "gone/lib/python3/site-packages")
-    ]
+    folders = [str(tmp_path / path) for path in (*opened, *closed, *others, *links, "gone/lib/python3/site-packages")]
     assert paths.layered_packages([*folders, "", "lib/python3/site-packages"]) == sorted(
         str((tmp_path / path).resolve()) for path in opened
     )
@@ -59,20 +53,10 @@ def test_only_where_an_interpreter_has_its_packages_is_opened_by_a_line_of_a_fil
 def test_working_copies_are_what_is_named_beside_packages_and_read_by_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site, below = (
-        tmp_path / "venv" / "lib" / "python3" / "site-packages",
-        tmp_path / "lib/python3/site-packages",
-    )
+    site, below = (tmp_path / "venv" / "lib" / "python3" / "site-packages", tmp_path / "lib/python3/site-packages")
     for folder in (site / "inner", below, tmp_path / "src", tmp_path / "made"):
         folder.mkdir(parents=True)
-    lines = [
-        "import sys",
-        "# " + str(tmp_path),
-        "inner",
-        str(below),
-        str(tmp_path / "src"),
-        str(tmp_path / "gone"),
-    ]
+    lines = ["import sys", "# " + str(tmp_path), "inner", str(below), str(tmp_path / "src"), str(tmp_path / "gone")]
     (site / "some.pth").write_text("\n".join(lines))
     (site / "broken.pth").write_bytes(b"\xff\xfe")
     for name, url in {"made": tmp_path / "made", "rocstar": tmp_path / "house", "wheel": None}.items():
@@ -144,9 +128,7 @@ def test_an_interpreter_is_kept_under_all_its_names(tmp_path: Path, hops: int) -
     assert set(folders) <= set(paths.kept_paths(str(name)))
 
 
-def test_a_user_without_a_name_and_a_home_has_its_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_without_a_name_and_a_home_has_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that runs as a number: `Path.expanduser` raises there."""
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)

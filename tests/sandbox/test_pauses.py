@@ -78,9 +78,7 @@ async def ends_of(count: int, wall_s: float) -> set[Status] | None:
         tasks = [asyncio.create_task(pool.run(request)) for _ in range(count)]
         await until(lambda: len(programs_of(pool)) == count or time.monotonic() > begun + wall_s)
         # One that has not begun would be given again.
-        await until(
-            lambda: all(is_in(pid, WAITS) for pid in programs_of(pool)) or time.monotonic() > begun + wall_s
-        )
+        await until(lambda: all(is_in(pid, WAITS) for pid in programs_of(pool)) or time.monotonic() > begun + wall_s)
         with stopped(pool.supervisor_pid):
             for pid in (programs := programs_of(pool)):
                 os.kill(pid, signal.SIGTERM)

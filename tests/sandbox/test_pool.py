@@ -114,10 +114,7 @@ async def test_close_leaves_no_process_and_fails_all_calls() -> None:
     async with pool:
         [running], [child] = await start_hanging(pool)
         # Some with the supervisor, one waiting for room.
-        tasks = [
-            running,
-            *(asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._calls.window)),
-        ]
+        tasks = [running, *(asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._calls.window))]
         await until(lambda: not pool._calls.room.free)
         pids = [child, pool.supervisor_pid, *pool.zygotes["stdlib"]]
         scratch = Path(pool._facts["scratch"])
@@ -205,9 +202,7 @@ async def test_every_result_names_its_tier() -> None:
     assert (best.tier == "B") == ("namespaces" in best.isolation.split("+"))
 
 
-async def test_a_missing_module_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_missing_module_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # The zygote is another process: it is given an interpreter path on which the module cannot be found.
     (tmp_path / "math_verify.py").write_text("import module_that_is_not_there\n")
     paths = [str(tmp_path), process.ENVIRONMENT.get("PYTHONPATH", "")]
@@ -225,11 +220,7 @@ def options(**changes: str) -> process.SupervisorOptions:
 
 def start(options: process.SupervisorOptions) -> process.Supervisor:
     return process.Supervisor(
-        options,
-        on_frame=lambda frame: None,
-        on_read=lambda: None,
-        on_end=lambda: None,
-        longest_s=lambda: None,
+        options, on_frame=lambda frame: None, on_read=lambda: None, on_end=lambda: None, longest_s=lambda: None
     )
 
 
@@ -242,9 +233,7 @@ async def test_programs_that_do_not_start(tmp_path: Path) -> None:
         await start(options(python="/bin/true")).start()
 
 
-async def test_a_supervisor_that_never_gets_ready_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_supervisor_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(process, "START_TIMEOUT_S", 0.05)
     sleeper = tmp_path / "python"
     sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
@@ -290,17 +279,11 @@ async def test_flavours_have_their_modules_at_hand() -> None:
         numeric = await pool.run(ExecRequest(code=programs["numeric"], flavour="numeric"))
         verdict = await pool.run(ExecRequest(code=programs["verifier"], flavour="verifier"))
         seeded = [
-            await pool.run(
-                ExecRequest(code="import numpy; numpy.random.rand()", flavour="numeric", seed=seed)
-            )
+            await pool.run(ExecRequest(code="import numpy; numpy.random.rand()", flavour="numeric", seed=seed))
             for seed in (1, 1, 2, None)
         ]
-        loaded = await pool.run(
-            ExecRequest(code="import sys; 'math_verify' in sys.modules", flavour="verifier")
-        )
-        chosen = await pool.run(
-            ExecRequest(code="import sympy, sys; 'math_verify' in sys.modules", flavour="auto")
-        )
+        loaded = await pool.run(ExecRequest(code="import sys; 'math_verify' in sys.modules", flavour="verifier"))
+        chosen = await pool.run(ExecRequest(code="import sympy, sys; 'math_verify' in sys.modules", flavour="auto"))
     assert (numeric.value, numeric.stderr) == ("('[0.5 1. ]', 'x**3/3')", "")
     assert (verdict.value, verdict.stderr, loaded.value) == ("True", "", "True")
     assert chosen.value == "False"

@@ -63,9 +63,7 @@ def test_programs_have_users_of_their_own_below_a_private_home(tmp_path: Path, u
     (packages / "rocstar.pth").write_text(f"{home / 'project' / 'house'}\n")
     copy_sandbox(home / "project" / "house")
     program = LOOK % (str(home), str(home / "secret"))
-    layers, stdout, stderr = outcome_of(
-        venv / "bin" / "python", "-c", PROGRAM, program, cwd=home, umask=umask
-    )
+    layers, stdout, stderr = outcome_of(venv / "bin" / "python", "-c", PROGRAM, program, cwd=home, umask=umask)
     if "namespaces" not in layers:
         needs.ROOT.skip()
     assert "uid" in layers and not stderr
@@ -107,9 +105,7 @@ print([is_readable(path) for path in %r])
 
 @pytest.mark.parametrize("own", [False, True], ids=["its own", "a declared flavour's"])
 @pytest.mark.parametrize("mode", [0o700, 0o755], ids=["private", "open"])
-def test_an_environment_over_another_reads_both_and_no_working_copy(
-    tmp_path: Path, mode: int, own: bool
-) -> None:
+def test_an_environment_over_another_reads_both_and_no_working_copy(tmp_path: Path, mode: int, own: bool) -> None:
     """By a line of a .pth file, the usual way: a figure needs its fonts, which are files."""
     base = find_python() or sys.executable
     home = tmp_path / "home"
@@ -187,7 +183,5 @@ def test_root_that_may_not_look_into_others_bounds_a_shells_processes_all_the_sa
     needs.commands("setpriv")
     contained = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
     attacks = [sys.executable, "-P", "-m", "rocstar.sandbox.attacks.run", "bash_memory_of_many"]
-    done = subprocess.run(
-        [*contained, *attacks], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = subprocess.run([*contained, *attacks], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

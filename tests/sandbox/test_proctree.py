@@ -16,10 +16,7 @@ def waiting(code: str) -> subprocess.Popen[bytes]:
     """A process that has run `code` and now waits for its standard input to close."""
     script = code + "print('ready', flush=True)\ninput()\n"
     process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     return process

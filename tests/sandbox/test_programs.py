@@ -42,31 +42,17 @@ async def test_value_is_the_trailing_expression(run: Run, code: str, value: str 
 
 
 async def test_the_trailing_expression_is_evaluated_once(run: Run) -> None:
-    result = await run(
-        "calls = []\ndef f():\n    calls.append(1)\n    print(len(calls))\n    return calls\nf()"
-    )
+    result = await run("calls = []\ndef f():\n    calls.append(1)\n    print(len(calls))\n    return calls\nf()")
     assert (result.stdout, result.value) == ("1\n", "[1]")
 
 
 @pytest.mark.parametrize(
     ("code", "parts"),
     [
-        (
-            "x = 1\nx / 0",
-            ['Traceback (most recent call last):\n  File "<cell>", line 2, in <module>\n    x / 0\n'],
-        ),
-        (
-            "import json\ndef f():\n    json.loads('{')\nf()",
-            ['"<cell>", line 3, in f\n', "JSONDecodeError: "],
-        ),
-        (
-            "try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError from e",
-            ["KeyError: 'k'", "direct cause"],
-        ),
-        (
-            "raise ExceptionGroup('g', [ValueError('one'), TypeError('two')])",
-            ["ValueError: one", "TypeError: two"],
-        ),
+        ("x = 1\nx / 0", ['Traceback (most recent call last):\n  File "<cell>", line 2, in <module>\n    x / 0\n']),
+        ("import json\ndef f():\n    json.loads('{')\nf()", ['"<cell>", line 3, in f\n', "JSONDecodeError: "]),
+        ("try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError from e", ["KeyError: 'k'", "direct cause"]),
+        ("raise ExceptionGroup('g', [ValueError('one'), TypeError('two')])", ["ValueError: one", "TypeError: two"]),
         ("x = 1\ny = = 2", ['File "<cell>", line 2', "SyntaxError: invalid syntax\n"]),
         ("class A:\n    def __repr__(self):\n        raise ValueError('no')\nA()", ["ValueError: no"]),
         ("def f():\n    return f()\nf()", ["RecursionError"]),

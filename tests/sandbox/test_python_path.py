@@ -99,9 +99,7 @@ def test_the_current_folder_is_not_passed_on(site: Path, path: str) -> None:
     assert "PYTHONPATH has it in ., which the sandbox does not use" in done.stderr
 
 
-def test_a_zygote_has_the_package_of_its_pool_and_not_that_of_the_environment(
-    site: Path, tmp_path: Path
-) -> None:
+def test_a_zygote_has_the_package_of_its_pool_and_not_that_of_the_environment(site: Path, tmp_path: Path) -> None:
     base = find_python() or sys.executable
     other = make_environment(tmp_path / "venv", base) / "rocstar" / "sandbox"
     other.mkdir(parents=True)

@@ -134,9 +134,7 @@ async def test_a_pool_closes_while_its_supervisor_is_replaced() -> None:
     assert not children_of(os.getpid()) - others
 
 
-async def test_a_supervisor_that_cannot_be_replaced_fails_calls_until_it_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_supervisor_that_cannot_be_replaced_fails_calls_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     async with SandboxPool() as pool:
         whole = pool._restarter.options
         monkeypatch.setattr(pool._restarter, "options", replace(whole, program="/none"))

@@ -64,11 +64,7 @@ async def test_only_so_many_files_can_be_made(run: Run) -> None:
         "except OSError as error:\n    reason = errno.errorcode[error.errno]\n"
         "made, reason"
     )
-    for make in (
-        "open(str(made), 'w').close()",
-        "os.mkdir(str(made))",
-        "os.close(os.open(str(made), os.O_CREAT))",
-    ):
+    for make in ("open(str(made), 'w').close()", "os.mkdir(str(made))", "os.close(os.open(str(made), os.O_CREAT))"):
         assert (await run(code.format(make=make), files=7)).value == "(7, 'EDQUOT')"
     none = await run("open('x', 'w')", files=0)
     assert none.status is Status.ERROR and "OSError" in none.stderr

@@ -88,11 +88,7 @@ async def test_an_error_keeps_the_session_and_names_its_cell(session: LiveSessio
 
 async def test_a_late_cell_is_interrupted_and_the_state_kept(session: LiveSession) -> None:
     await session.run("x = 1")
-    for code in (
-        "while True: pass",
-        "import time; time.sleep(60)",
-        "import re; re.match('(a+)+b', 'a' * 60)",
-    ):
+    for code in ("while True: pass", "import time; time.sleep(60)", "import re; re.match('(a+)+b', 'a' * 60)"):
         late = await session.run(f"x += 1\n{code}", wall_s=0.5)
         assert late.status is Status.TIMEOUT and "KeyboardInterrupt" in late.stderr
     assert await value(session, "x") == "4"
@@ -172,8 +168,7 @@ async def test_a_flood_ends_a_cell(pool: SandboxPool) -> None:
     flood = await session.run("while True: print('x' * 1000)")
     assert flood.status is Status.OUTPUT_LIMIT
     assert (
-        await value(session, "'y' * 20_000")
-        == "'" + "y" * 4999 + "\n... [10002 bytes cut] ...\n" + "y" * 4999 + "'"
+        await value(session, "'y' * 20_000") == "'" + "y" * 4999 + "\n... [10002 bytes cut] ...\n" + "y" * 4999 + "'"
     )
 
 
@@ -340,9 +335,7 @@ async def test_a_cancelled_branch_leaves_its_origin_alone(pool: SandboxPool, ses
 
 
 async def test_a_session_with_threads_is_not_branched(session: LiveSession) -> None:
-    await session.run(
-        "import threading\nevent = threading.Event()\nthreading.Thread(target=event.wait).start()"
-    )
+    await session.run("import threading\nevent = threading.Event()\nthreading.Thread(target=event.wait).start()")
     with sandbox_error("cannot_branch", "threads", retryable=False):
         await session.branch()
     await session.run("event.set()\nfor thread in threading.enumerate()[1:]: thread.join()")

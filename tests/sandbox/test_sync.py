@@ -72,17 +72,9 @@ def test_the_flavour_follows_from_the_imports(monkeypatch: pytest.MonkeyPatch) -
         ({"code": "1", "limits": 4}, TypeError, r"Pass a Limits, for example Limits\(wall_s=2.0\)"),
         ({"code": "1", "seed": "x"}, TypeError, "seed is 'x'"),
         ({"code": "1", "flavour": None}, TypeError, "flavour is None"),
-        (
-            {"code": "1", "flavour": "ruby"},
-            SandboxError,
-            "unknown flavour 'ruby'. Choose from stdlib, numeric",
-        ),
+        ({"code": "1", "flavour": "ruby"}, SandboxError, "unknown flavour 'ruby'. Choose from stdlib, numeric"),
         ({"code": "1", "files": ["a"]}, TypeError, "Pass a dict"),
-        (
-            {"code": "1", "files": {"a": "text"}},
-            TypeError,
-            "files has str to str. Pass a dict of str to bytes",
-        ),
+        ({"code": "1", "files": {"a": "text"}}, TypeError, "files has str to str. Pass a dict of str to bytes"),
         ({"code": "1", "fetch": "a.png"}, TypeError, "fetch is 'a.png'. Pass a tuple of names"),
     ],
 )

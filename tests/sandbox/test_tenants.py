@@ -226,9 +226,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("without", [(), ("namespaces",)])
-async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write(
-    without: tuple[str, ...],
-) -> None:
+async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write(without: tuple[str, ...]) -> None:
     """Files that have lost their names fill it as well."""
     pool = SandboxPool(max_live=3, without=without)
     pool._restarter.options = dataclasses.replace(pool._restarter.options, scratch_bytes=16 * MIB)
@@ -315,11 +313,7 @@ async def test_of_equals_who_had_the_places_for_a_shorter_time_is_next() -> None
         supervisor = pool.supervisor_pid
         os.kill(supervisor, signal.SIGSTOP)  # so that all are there when the first is chosen
         times = {"long": 0.5, "short": 0.0}
-        calls = [
-            asyncio.create_task(sleep_as(pool, owner, times[owner], done))
-            for _ in range(3)
-            for owner in times
-        ]
+        calls = [asyncio.create_task(sleep_as(pool, owner, times[owner], done)) for _ in range(3) for owner in times]
         await asyncio.sleep(0)
         os.kill(supervisor, signal.SIGCONT)
         await asyncio.gather(*calls)

@@ -12,15 +12,7 @@ import pytest
 from rocstar.sandbox import testing
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.testing import FakeSandbox
-from rocstar.sandbox.types import (
-    ExecRequest,
-    ExecResult,
-    Sandbox,
-    SandboxError,
-    SessionLost,
-    SessionSandbox,
-    Status,
-)
+from rocstar.sandbox.types import ExecRequest, ExecResult, Sandbox, SandboxError, SessionLost, SessionSandbox, Status
 
 from ..patience import PATIENCE_S
 from .errors import sandbox_error
@@ -63,9 +55,7 @@ async def test_the_recordings_are_what_the_pool_answers_now() -> None:
             result = await pool.run(ExecRequest(code=case["code"], limits=LIMITS))
             assert repeatable(result) == repeatable(ExecResult.from_json(case["result"])), case["code"]
         for cells in SESSIONS:
-            for now, cell in zip(
-                await record_session(pool, [cell["code"] for cell in cells]), cells, strict=True
-            ):
+            for now, cell in zip(await record_session(pool, [cell["code"] for cell in cells]), cells, strict=True):
                 if "lost" in cell:
                     assert now == cell
                     continue
@@ -99,9 +89,7 @@ def test_every_status_is_recorded() -> None:
 @pytest.mark.parametrize("status", Status)
 def test_each_builder_ends_as_the_real_thing_does(status: Status) -> None:
     endings = {
-        (case["result"]["exit_code"], case["result"]["signal"])
-        for case in CASES
-        if case["result"]["status"] == status
+        (case["result"]["exit_code"], case["result"]["signal"]) for case in CASES if case["result"]["status"] == status
     }
     fake = BUILDERS[status]
     assert fake.status is status

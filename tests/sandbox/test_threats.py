@@ -64,10 +64,7 @@ async def attempt(run: Run, code: str, **limits: float) -> ExecResult:
         ("import os; os.nice(-5)", "PermissionError"),
         ("import os; os.sched_setaffinity(0, {0})", "PermissionError"),
         ("import os; os.chroot('/')", "PermissionError"),
-        (
-            "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 50, 1 << 50))",
-            "not permitted|not allowed|Error",
-        ),
+        ("import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 50, 1 << 50))", "not permitted|not allowed|Error"),
         (
             "import threading as t\nwhile True: t.Thread(target=t.Event().wait, daemon=True).start()",
             "can't start new thread",
@@ -203,9 +200,7 @@ async def test_a_flood_is_cut_and_then_stopped(guarded: Run, stream: str) -> Non
     flood = await asyncio.wait_for(attempt(guarded, endless, output_bytes=10_000, wall_s=300), PATIENCE_S)
     assert flood.status is Status.OUTPUT_LIMIT and getattr(flood, f"{stream}_truncated")
     assert getattr(flood, stream).count("x") == 10_000
-    more = await attempt(
-        guarded, f"import sys; sys.{stream}.write('a' + 'x' * 9_999 + 'z')", output_bytes=10_000
-    )
+    more = await attempt(guarded, f"import sys; sys.{stream}.write('a' + 'x' * 9_999 + 'z')", output_bytes=10_000)
     assert more.status is Status.OK and getattr(more, f"{stream}_truncated")
     kept = "a" + "x" * 4_999 + "\n... [1 bytes cut] ...\n" + "x" * 4_999 + "z"
     assert getattr(more, stream) == kept
@@ -276,14 +271,7 @@ async def test_landlock_hides_files_and_other_processes(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("swordfish")
     secret.chmod(0o644)
-    paths = [
-        str(secret),
-        "/etc/passwd",
-        "/etc/shadow",
-        f"/proc/{os.getpid()}/environ",
-        "/proc/self/maps",
-        __file__,
-    ]
+    paths = [str(secret), "/etc/passwd", "/etc/shadow", f"/proc/{os.getpid()}/environ", "/proc/self/maps", __file__]
     async with SandboxPool() as pool:
         result = await pool.run(ExecRequest(code=f"{PEEK}[peek(path) for path in {paths!r}]"))
     if "landlock" not in result.isolation:

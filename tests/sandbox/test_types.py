@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.testing import error, ok, output_limit, timeout
-from rocstar.sandbox.types import (
-    MAX_TEXT_BYTES,
-    ExecRequest,
-    ExecResult,
-    Limits,
-    Status,
-)
+from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, ExecResult, Limits, Status
 
 
 @pytest.mark.parametrize(
@@ -37,9 +31,7 @@ def test_a_limit_out_of_range_names_itself(field: str, value: float) -> None:
         Limits(**{field: value})
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("wall_s", "4"), ("cpu_s", 1.5), ("cpu_s", True), ("wall_s", None)]
-)
+@pytest.mark.parametrize(("field", "value"), [("wall_s", "4"), ("cpu_s", 1.5), ("cpu_s", True), ("wall_s", None)])
 def test_a_limit_of_the_wrong_type_names_itself(field: str, value: Any) -> None:
     with pytest.raises(TypeError, match=field):
         Limits(**{field: value})

@@ -85,9 +85,7 @@ async def test_a_call_waits_for_its_own_flavour_where_the_pool_does_not(environm
     (site / "broken.py").write_text("raise RuntimeError('boom')\n")
     os.mkfifo(site / "slow.py.pipe")
     held = os.open(site / "slow.py.pipe", os.O_RDWR)
-    text = "".join(
-        f'[flavour.{name}]\nimports = ["{name}"]\nenvironment = "own"\n' for name in ("slow", "broken")
-    )
+    text = "".join(f'[flavour.{name}]\nimports = ["{name}"]\nenvironment = "own"\n' for name in ("slow", "broken"))
     own = read_flavours(declare(environment, text))
     try:
         async with SandboxPool(("stdlib", "slow", "broken"), declared=own, start_warm=False) as pool:
@@ -118,17 +116,13 @@ async def test_a_package_that_only_pythonpath_has_is_told_of(
     (folder / "deeper" / "inner.py").write_text("x = 7\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     own = declared(environment, "deeper.inner")
-    with pytest.raises(
-        SandboxError, match=f"PYTHONPATH has it in {folder}, which the sandbox does not"
-    ) as caught:
+    with pytest.raises(SandboxError, match=f"PYTHONPATH has it in {folder}, which the sandbox does not") as caught:
         async with SandboxPool(("own",), declared=own):
             pass
     assert caught.value.kind == "missing_import" and "a .pth file" in str(caught.value)
     (environment / SITE / "mine.pth").write_text(f"{folder}\n")
     async with SandboxPool(("own",), declared=own, max_live=1) as pool:
-        assert (
-            await pool.run(ExecRequest(code="from deeper import inner; inner.x", flavour="own"))
-        ).value == "7"
+        assert (await pool.run(ExecRequest(code="from deeper import inner; inner.x", flavour="own"))).value == "7"
 
 
 async def refused(environment: Path, text: str, names: tuple[str, ...] = ("own",)) -> SandboxError:
@@ -230,16 +224,12 @@ async def test_an_import_that_hangs_when_it_is_done_again_is_named_and_tried_lat
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-async def test_a_flavour_that_cannot_be_keeps_no_supervisor_from_its_work(
-    environment: Path, hangs: bool
-) -> None:
+async def test_a_flavour_that_cannot_be_keeps_no_supervisor_from_its_work(environment: Path, hangs: bool) -> None:
     """One that died was not replaced until every flavour could be imported again."""
     module = environment / SITE / "ours.py"
     own = declared(environment, "ours")
     async with SandboxPool(("stdlib", "own"), declared=own, max_live=2) as pool:
-        module.write_text(
-            "import threading\nthreading.Event().wait()\n" if hangs else "raise OSError('boom')\n"
-        )
+        module.write_text("import threading\nthreading.Event().wait()\n" if hangs else "raise OSError('boom')\n")
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         await until(lambda: pool.restarts)
         waiting = asyncio.create_task(outcome_of(pool, REQUEST))
@@ -267,9 +257,7 @@ def test_a_mistake_of_a_declared_flavour_ends_the_command_with_two(environment: 
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
     last = ended.stderr.splitlines()[-1]
-    assert last.startswith(
-        "rocstar sandbox: flavour 'own' cannot start: importing unfit raised RuntimeError: boom"
-    )
+    assert last.startswith("rocstar sandbox: flavour 'own' cannot start: importing unfit raised RuntimeError: boom")
 
 
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:

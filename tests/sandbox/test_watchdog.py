@@ -5,14 +5,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from rocstar.sandbox.pool import wire
-from rocstar.sandbox.pool.process import (
-    JOINED_BYTES,
-    SILENT_S,
-    STUCK_S,
-    TICK_S,
-    Supervisor,
-    SupervisorOptions,
-)
+from rocstar.sandbox.pool.process import JOINED_BYTES, SILENT_S, STUCK_S, TICK_S, Supervisor, SupervisorOptions
 from rocstar.sandbox.types import ExecRequest
 
 OPTIONS = SupervisorOptions(flavours=(), max_live=1, max_sessions=0, memory_bytes=0, lease_s=0.0)

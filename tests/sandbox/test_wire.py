@@ -48,9 +48,7 @@ def others(draw: st.DrawFn) -> tuple[bytes, tuple[Any, ...]]:
 
 
 @given(st.lists(results() | others(), max_size=6), st.integers(1, 60))
-def test_frames_come_out_whole_whatever_the_pieces(
-    frames: list[tuple[bytes, tuple[Any, ...]]], piece: int
-) -> None:
+def test_frames_come_out_whole_whatever_the_pieces(frames: list[tuple[bytes, tuple[Any, ...]]], piece: int) -> None:
     stream = b"".join(data for data, _ in frames)
     reader = _native.ResultReader()
     got = [frame for at in range(0, len(stream), piece) for frame in reader.feed(stream[at : at + piece])]

@@ -142,9 +142,7 @@ LAST_LINES = [
 
 
 @pytest.mark.parametrize("source", LAST_LINES)
-def test_the_short_way_to_a_last_line_changes_nothing(
-    source: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_short_way_to_a_last_line_changes_nothing(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`evaluate` compiles a last line that is a call by itself; `evaluate_tree` is the plain way."""
 
     def outcome(evaluate: Any) -> tuple[Any, Any, Any]:
@@ -239,9 +237,7 @@ def in_a_fork(work: Callable[[], T]) -> T:
     return found
 
 
-def test_no_memory_left_even_for_the_report(
-    monkeypatch: pytest.MonkeyPatch, error_stream: io.StringIO
-) -> None:
+def test_no_memory_left_even_for_the_report(monkeypatch: pytest.MonkeyPatch, error_stream: io.StringIO) -> None:
     def no_memory(*arguments: object) -> None:
         raise MemoryError
 
@@ -310,9 +306,7 @@ def test_threads_are_given_time_until_they_wait(goes: str) -> None:
 
 
 @pytest.mark.parametrize("under_way", ["R (running)", "D (disk sleep)"])
-def test_a_thread_that_waits_for_a_processor_is_not_at_rest(
-    monkeypatch: pytest.MonkeyPatch, under_way: str
-) -> None:
+def test_a_thread_that_waits_for_a_processor_is_not_at_rest(monkeypatch: pytest.MonkeyPatch, under_way: str) -> None:
     turns = iter([f"State:\t{under_way}\n"] * 3 + ["State:\tS (sleeping)\n"] * 2)
     monkeypatch.setattr(zygote.os, "listdir", lambda folder: ["0"])
     monkeypatch.setattr(zygote, "switches_of", lambda status: next(turns))

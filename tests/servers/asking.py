@@ -46,9 +46,7 @@ class Asking:
         assert not [chunk for chunk in chunks if "error" in chunk]
         return chunks
 
-    async def leave(
-        self, path: str, running: Callable[[], Awaitable[int]], bodies: Sequence[dict[str, Any]]
-    ) -> int:
+    async def leave(self, path: str, running: Callable[[], Awaitable[int]], bodies: Sequence[dict[str, Any]]) -> int:
         """Go away in the middle of streams, as soon as one has begun; how many requests ran then on the
         server of the model."""
         async with contextlib.AsyncExitStack() as streams:

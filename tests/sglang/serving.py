@@ -80,9 +80,7 @@ def distance(folder: Path, ids: Sequence[int], got: Generation, start: int, end:
     return (torch.tensor(got.logprobs[start:end]) - expected).abs()
 
 
-def off_reference(
-    weights: Mapping[int, Path], trajectories: Sequence[Trajectory], temperature: float
-) -> torch.Tensor:
+def off_reference(weights: Mapping[int, Path], trajectories: Sequence[Trajectory], temperature: float) -> torch.Tensor:
     """|rollout log-prob - transformers'| of every policy token, under the weights of the version it is of and
     behind all ids before it, tool results included. `weights`: the folder of each version."""
     found = []
@@ -127,12 +125,7 @@ async def roll_out(inference: Inference, policy: Path, seed: int, *, num_tasks: 
     async with open_sandbox(recipe) as sandbox:
         chat = chat_format(recipe, load_tokenizer(str(policy)))
         agent = make_agent(
-            recipe,
-            inference,
-            chat,
-            sandbox,
-            max_response_tokens=stage.max_response_tokens,
-            max_turns=stage.max_turns,
+            recipe, inference, chat, sandbox, max_response_tokens=stage.max_response_tokens, max_turns=stage.max_turns
         )
         agent = dataclasses.replace(agent, sampling=Sampling(temperature=1.0))
         tasks = load_all_tasks(recipe).stages[0][:num_tasks]

@@ -34,18 +34,7 @@ from rocstar.train.groups.selection import select
 from rocstar.train.recipe.load import load_recipe
 
 from ..fakes.invariants import check_schedule
-from .serving import (
-    MEAN_BOUND,
-    ROOT,
-    ask,
-    distance,
-    off_reference,
-    prompt,
-    roll_out,
-    running,
-    server,
-    summary,
-)
+from .serving import MEAN_BOUND, ROOT, ask, distance, off_reference, prompt, roll_out, running, server, summary
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 NUM_TASKS = 12
@@ -273,11 +262,7 @@ async def test_a_server_that_answers_500_is_left(pair: list[Replica], policy: Pa
     figures("pair_500", **found, moved=book.moved(), num_500=proxy.num_500)
     book.check(groups)
     assert (found["trajectories"], found["failed"]) == (4 * NUM_TASKS, 0)
-    assert (
-        fleet.replicas.counts.replicas_lost == 1
-        and book.moved() >= 8
-        and book.errors() <= {"server_error", "cut"}
-    )
+    assert fleet.replicas.counts.replicas_lost == 1 and book.moved() >= 8 and book.errors() <= {"server_error", "cut"}
     assert len((await ask(pair[0], prompt(401), "back", 8)).ids) == 8
 
 
@@ -297,15 +282,10 @@ async def test_single_500s_are_tried_again(pair: list[Replica], policy: Path, fi
         groups, fleet, book = await fly(pair, policy, seed=13)
         pair[0].engine.api.url = url
     found = summary(groups)
-    figures(
-        "pair_single_500s", **found, continued=fleet.replicas.counts.turns_continued, num_500=proxy.num_500
-    )
+    figures("pair_single_500s", **found, continued=fleet.replicas.counts.turns_continued, num_500=proxy.num_500)
     book.check(groups)
     assert (found["trajectories"], found["failed"]) == (4 * NUM_TASKS, 0)
-    assert (
-        fleet.replicas.counts.replicas_lost == 0
-        and fleet.replicas.counts.turns_continued == proxy.num_500 >= 5
-    )
+    assert fleet.replicas.counts.replicas_lost == 0 and fleet.replicas.counts.turns_continued == proxy.num_500 >= 5
 
 
 async def test_what_fails_everywhere_is_failed_and_in_no_baseline(pair: list[Replica], policy: Path) -> None:
@@ -336,6 +316,4 @@ async def test_what_fails_everywhere_is_failed_and_in_no_baseline(pair: list[Rep
     for _, of_group in itertools.groupby(
         zip(chosen.kept, chosen.advantages, strict=True), key=lambda pair: pair[0].task.id
     ):
-        assert abs(sum(advantage for _, advantage in of_group)) < 1e-9, (
-            "the baseline is the mean of the three"
-        )
+        assert abs(sum(advantage for _, advantage in of_group)) < 1e-9, "the baseline is the mean of the three"

@@ -21,15 +21,7 @@ from rocstar.train.recipe.load import load_recipe, recipe_of_model
 from rocstar.train.served.answering import ServeOrder, open_served
 from tests.fakes.sglang.exchanges import CPU_ARGS
 
-from ..servers.asking import (
-    COMPLETIONS,
-    Asking,
-    check_agent,
-    check_completions,
-    check_leaving,
-    check_stop,
-    raw,
-)
+from ..servers.asking import COMPLETIONS, Asking, check_agent, check_completions, check_leaving, check_stop, raw
 from .noted_server import NotedServer
 from .serving import MEAN_BOUND, ROOT, prompt, teacher_forced
 
@@ -66,9 +58,7 @@ async def served(python: Path, policy: Path, incremental: bool) -> AsyncIterator
         args = {**CPU_ARGS, "max-total-tokens": 8192, "incremental-streaming-output": incremental}
         kind = "tests.sglang.noted_server:NotedSGLang"
         engine = recipe.engine.model_copy(update={"kind": kind, "args": args})
-        order = ServeOrder(
-            recipe=recipe.model_copy(update={"engine": engine}), out=None, max_tokens=600, drain_s=10.0
-        )
+        order = ServeOrder(recipe=recipe.model_copy(update={"engine": engine}), out=None, max_tokens=600, drain_s=10.0)
         async with open_served(order) as (_, endpoint), aiohttp.ClientSession() as session:
             async with Api(f"http://127.0.0.1:{NotedServer.ports[-1]}") as api:
                 asking = Asking(session=session, endpoint=endpoint)

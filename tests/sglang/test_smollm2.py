@@ -67,9 +67,7 @@ async def replica(python: Path, smollm2: Path) -> AsyncIterator[Replica]:
         yield made
 
 
-async def test_logprobs_and_an_update_in_flight(
-    replica: Replica, smollm2: Path, other: Path, figures: Any
-) -> None:
+async def test_logprobs_and_an_update_in_flight(replica: Replica, smollm2: Path, other: Path, figures: Any) -> None:
     """bf16 files into an fp32 server; both sides of the switch are those of transformers."""
     assert replica.engine.dtype == "float32"
     tokenizer = load_tokenizer(str(smollm2))
@@ -110,7 +108,5 @@ async def test_sixteen_trajectories_that_use_the_tool(replica: Replica, smollm2:
     figures("smollm2_rollout", logprob_mean=off.mean().item(), logprob_max=off.max().item())
     executed = sum(not result.is_error for t in trajectories for result in t.results)
     assert (found["trajectories"], found["failed"]) == (16, 0)
-    assert found["multi_turn"] >= 4 and executed >= 4, (
-        "it calls too seldom for this to be a rollout with tools"
-    )
+    assert found["multi_turn"] >= 4 and executed >= 4, "it calls too seldom for this to be a rollout with tools"
     assert off.mean() < MEAN_BOUND

@@ -77,9 +77,7 @@ def served(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def replica(python: Path, served: Path, figures: Any) -> AsyncIterator[Replica]:
     started = time.monotonic()
-    async with server(
-        python, served, "tiny", kv_tokens=KV_TOKENS, broadcast="gloo", hang_timeout_s=120.0
-    ) as made:
+    async with server(python, served, "tiny", kv_tokens=KV_TOKENS, broadcast="gloo", hang_timeout_s=120.0) as made:
         figures("tiny", start_s=round(time.monotonic() - started, 1))
         yield made
 
@@ -137,9 +135,7 @@ async def test_a_publish_with_200_requests_in_flight_discards_no_token(
 ) -> None:
     """Every request has all its tokens, some of each version; none was aborted, or written twice."""
     n = 160
-    tasks = [
-        asyncio.create_task(ask(replica, prompt(1000 + k), f"many/{k}", n)) for k in range(NUM_IN_FLIGHT)
-    ]
+    tasks = [asyncio.create_task(ask(replica, prompt(1000 + k), f"many/{k}", n)) for k in range(NUM_IN_FLIGHT)]
     await used(replica, NUM_IN_FLIGHT * 24, tasks)
     assert not any(task.done() for task in tasks)
     started = time.monotonic()
@@ -164,9 +160,7 @@ async def test_a_publish_with_200_requests_in_flight_discards_no_token(
     await replica.publish(3, DiskWeights(other))
 
 
-async def test_a_broadcast_in_flight_loses_no_token(
-    replica: Replica, policy: Path, other: Path, figures: Any
-) -> None:
+async def test_a_broadcast_in_flight_loses_no_token(replica: Replica, policy: Path, other: Path, figures: Any) -> None:
     tasks = await in_flight(replica, "cast", 200)
     started = time.monotonic()
     live = LiveWeights(load_file(policy / "model.safetensors"))
@@ -176,9 +170,7 @@ async def test_a_broadcast_in_flight_loses_no_token(
         answers = await asyncio.gather(*tasks)
         again = time.monotonic()
         assert await sender.send(5, LiveWeights(load_file(other / "model.safetensors"))) == [None]
-        figures(
-            "tiny", broadcast_first_s=round(joined, 3), broadcast_next_s=round(time.monotonic() - again, 3)
-        )
+        figures("tiny", broadcast_first_s=round(joined, 3), broadcast_next_s=round(time.monotonic() - again, 3))
     check_flight(answers, 3, 4)
     cut = answers[0].version_spans[0][1]
     assert distance(other, prompt(200), answers[0], 0, cut).mean() < MEAN_BOUND
@@ -241,9 +233,7 @@ async def test_sixteen_trajectories_with_the_real_tool(
     found = summary(groups)
     took = round(time.monotonic() - started, 2)
     off = off_reference({6: policy}, [t for g in groups for t in g.trajectories], 1.0)
-    figures(
-        "tiny_rollout", **found, seconds=took, logprob_mean=off.mean().item(), logprob_max=off.max().item()
-    )
+    figures("tiny_rollout", **found, seconds=took, logprob_mean=off.mean().item(), logprob_max=off.max().item())
     assert found["trajectories"] == 16 and found["failed"] == 0
     assert found["tool_calls"] >= 16 and found["multi_turn"] >= 8
     assert off.mean() < MEAN_BOUND, "log-probs over turns, tool results and reused KV"

@@ -108,14 +108,9 @@ def make_run(run_dir: Path, *, num_steps: int = 60) -> Path:
         for i in range(0, 121, 5):
             now[0] += 1.2
             writer.write(
-                {"loss/sft": 0.35 + 3.2 * math.exp(-i / 22) + rng.gauss(0, 0.04)},
-                step=i,
-                stage="sft",
-                phase="sft",
+                {"loss/sft": 0.35 + 3.2 * math.exp(-i / 22) + rng.gauss(0, 0.04)}, step=i, stage="sft", phase="sft"
             )
-        writer.write(
-            make_evaluation(0.29) | make_evaluation(0.21, set_name="easy"), step=0, stage="sft", phase="eval"
-        )
+        writer.write(make_evaluation(0.29) | make_evaluation(0.21, set_name="easy"), step=0, stage="sft", phase="eval")
         for i in range(1, num_steps + 1):
             metrics = rl_metrics(i, num_steps, rng)
             now[0] += metrics["time/step"]

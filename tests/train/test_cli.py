@@ -39,11 +39,7 @@ def ending(error: BaseException) -> int:
         (OSError(errno.EDQUOT, "Quota"), 2, "disk is full"),
         (OSError(errno.EFBIG, "File too large"), 2, "may not grow further; raise this user's limit"),
         (OSError(errno.EROFS, "Read-only file system", "/mnt/r/report.html"), 2, "cannot write '/mnt/r/rep"),
-        (
-            PermissionError(errno.EACCES, "Permission denied", "/mnt/x"),
-            2,
-            "Permission denied; give this user",
-        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/mnt/x"), 2, "Permission denied; give this user"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "n" * 300), 2, "cannot reach 'nnn"),
         (FileNotFoundError(errno.ENOENT, "No such file", "/gone/x.svg"), 2, "make the folder first"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
@@ -263,21 +259,14 @@ def test_a_folder_that_this_user_may_not_enter_is_one_line(
 
     monkeypatch.setattr(os, "stat", refuses)
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != closed and access(path, mode))
-    for verb in (
-        ["report"],
-        ["doctor"],
-        ["export", "--out", str(tmp_path / "out")],
-        ["replay", "--step", "1"],
-    ):
+    for verb in (["report"], ["doctor"], ["export", "--out", str(tmp_path / "out")], ["replay", "--step", "1"]):
         assert main([*verb, f"{closed}/run"]) == 2
         told = capsys.readouterr().err
         assert told.startswith(f"rocstar: cannot reach '{closed}/run") and told.count("\n") == 1, told
         assert "Permission denied; give this user the right to it" in told
 
 
-def test_the_printed_command_runs_in_the_shell_of_the_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_printed_command_runs_in_the_shell_of_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its name if the path leads to it, else by its place."""
     folders = [tmp_path / name / "bin" for name in ("my env", "other")]
     for folder in folders:

@@ -39,9 +39,7 @@ def blocks(page: str) -> list[Block]:
     found = BLOCK.findall((GUIDES / page).read_text(encoding="utf-8"))
     outputs = [text if language == "text" else None for language, _, text in found]
     return [
-        Block(*block, output)
-        for block, output in zip(found, [*outputs[1:], None], strict=True)
-        if block[0] != "text"
+        Block(*block, output) for block, output in zip(found, [*outputs[1:], None], strict=True) if block[0] != "text"
     ]
 
 

@@ -38,10 +38,7 @@ async def test_lines_are_what_was_stored(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["records", str(tmp_path / "run"), f"--out={out}"]) == 0
     files = [out / f"step_00000{step}.jsonl" for step in (1, 2)]
     assert capsys.readouterr().out.split() == list(map(str, files)) and sorted(out.iterdir()) == files
-    assert [from_record(r) for path in files for r in read_records(path)] == [
-        *a.trajectories,
-        *b.trajectories,
-    ]
+    assert [from_record(r) for path in files for r in read_records(path)] == [*a.trajectories, *b.trajectories]
     (record,) = [json.loads(line) for line in files[0].read_text().splitlines()]
     assert record["v"] == 1 and record["segments"][0]["text"] == "text"
 

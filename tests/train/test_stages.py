@@ -185,16 +185,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (0, 0, ["step 1", "step 2", "step 3", "step 4", "save 4"]),
         (2, 0, ["step 1", "step 2", "save 2", "step 3", "step 4", "save 4"]),
         (3, 2, ["step 1", "step 2", "eval 2", "step 3", "save 3", "step 4", "save 4"]),
-        (
-            1,
-            1,
-            [
-                f"{what} {k}"
-                for k in (1, 2, 3, 4)
-                for what in ("step", "eval", "save")
-                if (what, k) != ("eval", 4)
-            ],
-        ),
+        (1, 1, [f"{what} {k}" for k in (1, 2, 3, 4) for what in ("step", "eval", "save") if (what, k) != ("eval", 4)]),
     ],
 )
 async def test_a_step_is_logged_then_evaluated_then_saved(
@@ -275,9 +266,7 @@ def test_listeners_hear_of_a_checkpoint_once_it_is_whole(make_run: MakeRun) -> N
     assert stopper.saved == [(3, "step_3")] and run.saving is None
 
 
-async def test_time_before_a_stage_is_not_its_first_steps_time(
-    make_run: MakeRun, scripted: list[str]
-) -> None:
+async def test_time_before_a_stage_is_not_its_first_steps_time(make_run: MakeRun, scripted: list[str]) -> None:
     run = make_run()
     with run.budget.phase("eval"):
         pass
@@ -312,9 +301,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[float 
 
 
 async def test_only_tasks_solved_every_time_are_dropped(
-    make_run: MakeRun,
-    attempts: Callable[[dict[str, list[float | None]]], None],
-    monkeypatch: pytest.MonkeyPatch,
+    make_run: MakeRun, attempts: Callable[[dict[str, list[float | None]]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
     run.dropped_tasks = ["before"]
@@ -350,13 +337,10 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     def script(texts: Sequence[str | None]) -> list[Any]:
         asked: list[Any] = []
 
-        async def roll_out(
-            road: Any, share: Sequence[Task], k: int, seed: int, step: int, what: str
-        ) -> list[Group]:
+        async def roll_out(road: Any, share: Sequence[Task], k: int, seed: int, step: int, what: str) -> list[Group]:
             asked.append((road.agent, [task.id for task in share], k, seed))
             return [
-                Group(task=task, trajectories=(saying(task, text),))
-                for task, text in zip(share, texts, strict=True)
+                Group(task=task, trajectories=(saying(task, text),)) for task, text in zip(share, texts, strict=True)
             ]
 
         monkeypatch.setattr(during_training, "run_share", roll_out)
@@ -425,9 +409,7 @@ async def test_of_many_tasks_the_first_32_are_measured(make_run: MakeRun, answer
     ],
     ids=["no cold start", "own reward", "the original's graders"],
 )
-async def test_where_no_box_is_read_nothing_is_measured(
-    make_run: MakeRun, answers: Answers, recipe: Recipe
-) -> None:
+async def test_where_no_box_is_read_nothing_is_measured(make_run: MakeRun, answers: Answers, recipe: Recipe) -> None:
     run, asked = make_run(recipe), answers([])
     await during_training.measure_cold_start(run, stage(), TASKS)
     assert asked == [] and read_metrics(run.metrics.path) == []
@@ -451,9 +433,7 @@ async def test_the_first_checkpoint_has_the_measure_after_the_cold_start(
     assert measured == ["one, 5 tasks"]
 
 
-async def test_a_run_that_stays_paused_is_saved_and_ends(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_that_stays_paused_is_saved_and_ends(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run()
 
     async def bad_step(run: Run, stage: StageConfig, source: Source) -> dict[str, float]:
@@ -483,14 +463,10 @@ class Opened:
         return nullcontext(Counting(state["taken"] if state else 0))
 
 
-TWO_STAGES = Recipe.model_construct(
-    **dict(Recipe()) | {"stages": [stage(), stage(name="two", reset_optimizer=True)]}
-)
+TWO_STAGES = Recipe.model_construct(**dict(Recipe()) | {"stages": [stage(), stage(name="two", reset_optimizer=True)]})
 
 
-async def resumed(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, progress: dict[str, Any]
-) -> Opened:
+async def resumed(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, progress: dict[str, Any]) -> Opened:
     monkeypatch.setattr(checkpoint, "load_progress", lambda _: progress)
     opened = Opened()
     await loop.run_stages(run, [TASKS, TASKS[:3]], opened, tmp_path / "step")
@@ -515,11 +491,7 @@ async def test_a_run_goes_through_its_stages(make_run: MakeRun, scripted: list[s
 
 @pytest.mark.parametrize("is_resumed", [False, True])
 async def test_the_start_policy_is_that_of_step_0_also_when_resumed(
-    make_run: MakeRun,
-    scripted: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    is_resumed: bool,
+    make_run: MakeRun, scripted: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_resumed: bool
 ) -> None:
     async def run_command(team: SavingTeam, command: LoadStart) -> None:
         scripted.append(f"start of {command.directory.name}")
@@ -551,11 +523,7 @@ LEFT = ["task0", "task2", "task3", "task4"]
             ["publish 6", "use", "load", "step 7"],
             [("two", ["task0", "task2"], {"taken": 6})],
         ),
-        (
-            {"step": 4},
-            ["publish 4", "use", "load", "use", "step 5"],
-            [("two", ["task0", "task2"], None)],
-        ),
+        ({"step": 4}, ["publish 4", "use", "load", "use", "step 5"], [("two", ["task0", "task2"], None)]),
     ],
     ids=["inside a stage", "inside the last stage", "between two stages"],
 )

@@ -142,9 +142,7 @@ LISTED = [
 """Pairs of arguments and message."""
 
 
-def run_listed(
-    line: str, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, list[str]]:
+def run_listed(line: str, told: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     """Run a command of the list. Return its exit code, and its messages with the words of the list."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -209,9 +207,7 @@ def test_without_arguments_the_verbs_are_listed(capsys: pytest.CaptureFixture[st
         assert [line for line in lines if re.match(rf"    {verb} +\w.*", line)], printed
 
 
-def test_rows_and_recipes_may_begin_with_a_byte_order_mark(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_and_recipes_may_begin_with_a_byte_order_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, build = tmp_path / "röws.jsonl", tmp_path / "büild.toml"
     row = b'{"question": "What is 6 * 7?", "answer": "42"}\r\n'
     rows.write_bytes(b"\xef\xbb\xbf" + row)

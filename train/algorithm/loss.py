@@ -82,11 +82,7 @@ def policy_loss(
 
 
 def clip(
-    logprobs_T: Tensor,
-    old_logprobs_T: Tensor | None,
-    advantages_T: Tensor,
-    clip_low: float,
-    clip_high: float,
+    logprobs_T: Tensor, old_logprobs_T: Tensor | None, advantages_T: Tensor, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:
     """Return the ratio of each token, and which bound holds it: CLIP_NONE, CLIP_LOW or CLIP_HIGH (int8).
 
@@ -94,9 +90,7 @@ def clip(
     is free. Log-ratios are clamped to +-MAX_LOG_RATIO; beyond it a token has no gradient.
     """
     if not (0 <= clip_low < 1 and clip_high >= 0):
-        raise ValueError(
-            f"need 0 <= clip_low < 1 and clip_high >= 0, got clip_low={clip_low}, clip_high={clip_high}"
-        )
+        raise ValueError(f"need 0 <= clip_low < 1 and clip_high >= 0, got clip_low={clip_low}, clip_high={clip_high}")
     old_T = logprobs_T.detach() if old_logprobs_T is None else old_logprobs_T.detach()
     ratio_T = (logprobs_T - old_T).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     is_low_T = (advantages_T < 0) & (ratio_T < 1 - clip_low)

@@ -212,9 +212,7 @@ def start_kl(logprobs_T: Tensor, start_logprobs_T: Tensor) -> Tensor:
     Args:
         logprobs_T, start_logprobs_T: of the same T tokens, under either policy.
     """
-    gap_T = (start_logprobs_T.detach().double() - logprobs_T.detach().double()).clamp(
-        -MAX_LOG_RATIO, MAX_LOG_RATIO
-    )
+    gap_T = (start_logprobs_T.detach().double() - logprobs_T.detach().double()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return gap_T.expm1() - gap_T
 
 

@@ -156,13 +156,10 @@ def resample_on_correct(
         raise ValueError(f"rewards must be finite, got {list(rewards_N)}; a failed trajectory has no reward")
     if not len(penalties_N) == len(correct_N) == num_given:
         raise ValueError(
-            f"need one verdict and one penalty per reward, got {len(correct_N)} and {len(penalties_N)} "
-            f"for {num_given}"
+            f"need one verdict and one penalty per reward, got {len(correct_N)} and {len(penalties_N)} for {num_given}"
         )
     if eps <= 0:
-        raise ValueError(
-            f"eps must be positive, got {eps}; at 0 the weight of a clean trajectory is infinite"
-        )
+        raise ValueError(f"eps must be positive, got {eps}; at 0 the weight of a clean trajectory is infinite")
     if keep < 2 and keep < num_given:
         raise ValueError(f"keep must be at least 2 to hold a positive and a negative, got {keep}")
     if has_no_signal(rewards_N):
@@ -188,14 +185,11 @@ def resample_on_correct(
     if has_no_signal([rewards_N[i] for i in kept]):
         _exchange_one(kept, rewards_N, correct_N, rng)
     return [
-        Decision(reason=_reason(i in kept, correct_N[i]), inclusion_weight=weights.get(i))
-        for i in range(num_given)
+        Decision(reason=_reason(i in kept, correct_N[i]), inclusion_weight=weights.get(i)) for i in range(num_given)
     ]
 
 
-def _exchange_one(
-    kept: set[int], rewards_N: Sequence[float], correct_N: Sequence[bool], rng: random.Random
-) -> None:
+def _exchange_one(kept: set[int], rewards_N: Sequence[float], correct_N: Sequence[bool], rng: random.Random) -> None:
     """Put a dropped sibling of another reward in the place of a kept one of its sign.
 
     Kept siblings of one reward would all have advantage 0. With rewards of 1 and 0 this never happens, for
@@ -235,9 +229,7 @@ def quotas(
     return keep - negative, negative
 
 
-def weighted_draw(
-    items: Sequence[int], weights: Sequence[float], num_draws: int, *, rng: random.Random
-) -> list[int]:
+def weighted_draw(items: Sequence[int], weights: Sequence[float], num_draws: int, *, rng: random.Random) -> list[int]:
     """Draw without replacement: each draw picks one of the items left with probability ~ its weight.
 
     Each item gets an arrival time from an exponential clock whose rate is its weight; the first

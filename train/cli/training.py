@@ -67,9 +67,7 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
         )
     for name in ("gpu_memory_gb", "json", "world", "show_recipe"):
         if getattr(options, name):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is an option of --dry-run; add it, or leave it out"
-            )
+            raise ConfigError(f"--{name.replace('_', '-')} is an option of --dry-run; add it, or leave it out")
     with loading():
         from rocstar.train import main
 
@@ -161,12 +159,7 @@ def rollout(options: argparse.Namespace, rest: list[str]) -> int:
         from rocstar.train.plan.dry_run import dry_run_alone
 
         return dry_run_alone(
-            recipe,
-            options.model,
-            evaluates=False,
-            out=options.out,
-            as_json=options.json,
-            built_in=load_tasks_of,
+            recipe, options.model, evaluates=False, out=options.out, as_json=options.json, built_in=load_tasks_of
         )
     with loading():
         from rocstar.train.evaluation.rollouts import roll_out_file, roll_out_steps

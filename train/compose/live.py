@@ -56,9 +56,7 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
             if is_tuned and opened.publisher.version == 0:  # this engine has the model before the cold start
                 await opened.publisher.publish(1)
             agent = make_agent(recipe, opened.engine, chat, sandbox)
-            live = Live(
-                agent=agent, heldout=tasks.heldout, learned=tasks.learned, measure=opened.measure, nodes=nodes
-            )
+            live = Live(agent=agent, heldout=tasks.heldout, learned=tasks.learned, measure=opened.measure, nodes=nodes)
             run = setup.run(team, opened.publisher, chat, live)
 
             def source(

@@ -41,9 +41,7 @@ class FirstModel:
         return load_model(self.path, self.dtype) if self.loaded is None else self.loaded
 
 
-def make_team(
-    setup: Setup, model: FirstModel, tokenizer: PreTrainedTokenizerBase, token: str | None
-) -> LearnerTeam:
+def make_team(setup: Setup, model: FirstModel, tokenizer: PreTrainedTokenizerBase, token: str | None) -> LearnerTeam:
     """Return the learners of all ranks on `model`; without adapters or shards rank 0 learns in that copy."""
     recipe, world = setup.recipe, setup.world
     is_scratch = recipe.model.path == "scratch"
@@ -73,9 +71,7 @@ def load_team(setup: Setup, path: str, token: str | None = None) -> LearnerTeam:
     return LearnerTeam(load_learner(path, world, recipe), world, setup.thread, recipe.model)
 
 
-async def first_model(
-    setup: Setup, tasks: Tasks, sandbox: Sandbox
-) -> tuple[FirstModel, PreTrainedTokenizerBase]:
+async def first_model(setup: Setup, tasks: Tasks, sandbox: Sandbox) -> tuple[FirstModel, PreTrainedTokenizerBase]:
     """Return the model of the run's beginning: one to load, or one from nothing after its cold start."""
     recipe, world = setup.recipe, setup.world
     try:
@@ -100,16 +96,10 @@ async def first_model(
 
 
 async def tune(
-    setup: Setup,
-    team: LearnerTeam,
-    chat: ChatFormat,
-    rows: list[dict[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
+    setup: Setup, team: LearnerTeam, chat: ChatFormat, rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase
 ) -> None:
     """Run the cold start on the team's model."""
-    await run_cold_start(
-        team, setup.recipe, chat, rows, tokenizer, setup.listeners, setup.metrics, setup.cold
-    )
+    await run_cold_start(team, setup.recipe, chat, rows, tokenizer, setup.listeners, setup.metrics, setup.cold)
 
 
 async def conversations(setup: Setup, tasks: Tasks, sandbox: Sandbox, form: TurnForm) -> list[dict[str, Any]]:

@@ -60,9 +60,7 @@ def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bo
             builder.run()
             funnel = builder.funnel()
             if not sum(funnel.kept.values()):
-                raise ConfigError(
-                    f"nothing is left of {sum(funnel.read.values()):,} rows:\n{funnel.as_text()}"
-                )
+                raise ConfigError(f"nothing is left of {sum(funnel.read.values()):,} rows:\n{funnel.as_text()}")
             for name, rows in ((f"{funnel.kind}.jsonl", builder.kept()), (DROPPED, builder.dropped())):
                 with whole_file(out / name) as file:
                     file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
@@ -80,9 +78,7 @@ def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bo
 class _Builder:
     """The phases of a build, each of which is finished once."""
 
-    def __init__(
-        self, config: BuildConfig, table: RowTable, sources: list[SourceInfo], commercial: bool
-    ) -> None:
+    def __init__(self, config: BuildConfig, table: RowTable, sources: list[SourceInfo], commercial: bool) -> None:
         self._config, self._table, self._sources, self._commercial = config, table, sources, commercial
         self._names = [one.name for one in sources]
 
@@ -270,12 +266,7 @@ def describe_sources(config: BuildConfig, *, commercial: bool, as_json: bool) ->
     split."""
     sources = [source_info(source, commercial=commercial) for source in config.sources]
     if as_json:
-        return json.dumps(
-            {
-                "config": config.model_dump(mode="json"),
-                "sources": [asdict(one) for one in sources],
-            }
-        )
+        return json.dumps({"config": config.model_dump(mode="json"), "sources": [asdict(one) for one in sources]})
     lines = [f"{config.kind} of {len(sources)} sources"]
     for one in sources:
         where = one.left_out or ("local files" if one.files else "the hub")

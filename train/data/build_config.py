@@ -54,14 +54,10 @@ class SourceConfig(Section):
     """Rows of one origin under one name."""
 
     name: str = Field(pattern=r"^[\w.-]+$", description="as provenance and the funnel call it")
-    source: str = Field(
-        description="a JSONL or Parquet file, a folder of them, or hub:OWNER/NAME:CONFIGURATION"
-    )
+    source: str = Field(description="a JSONL or Parquet file, a folder of them, or hub:OWNER/NAME:CONFIGURATION")
     revision: str = Field("", description="the commit that the rows come from; a hub source must name one")
     licence: str = Field(description="of the rows, as the hub writes it: apache-2.0, cc-by-nc-4.0, ...")
-    licence_field: str = Field(
-        "", description="field with the licence of each row; `licence` where it is empty"
-    )
+    licence_field: str = Field("", description="field with the licence of each row; `licence` where it is empty")
     split: str = Field("train", description="of folders and hub data sets")
     question: str = Field("question", description="of tasks: field with the question, dots step into objects")
     answer: str = Field("answer", description="of tasks: field with the answer")
@@ -71,18 +67,14 @@ class SourceConfig(Section):
     only: dict[str, Scalar | list[Scalar]] = Field(
         {}, description="field -> the value that a row must have there, or a list of such values"
     )
-    without: list[str] = Field(
-        [], description="fields that a row must not have, or have empty: marks of bad rows"
-    )
+    without: list[str] = Field([], description="fields that a row must not have, or have empty: marks of bad rows")
     most: int = Field(0, ge=0, description="rows drawn of those that pass everything else; 0 = all")
 
 
 class CleanConfig(Section):
     """Which tasks can be judged."""
 
-    answers: Literal["integer", "any"] = Field(
-        "integer", description="integer: only whole numbers, rewritten plainly"
-    )
+    answers: Literal["integer", "any"] = Field("integer", description="integer: only whole numbers, rewritten plainly")
     max_digits: int = Field(MAX_DIGITS, ge=1, le=4000, description="digits; an integer with more is huge")
     drop: list[ProblemKind] = Field(list(KINDS), description="kinds of questions that are left out")
 
@@ -115,16 +107,12 @@ class DifficultyConfig(Section):
     """The filter by the pass rate of a model, read from its records."""
 
     rollouts: list[str] = Field(min_length=1, description="files of `rocstar rollout`, or folders of records")
-    solved: int = Field(
-        0, ge=0, description="attempts; k: drop tasks with k attempts or more, all of them correct"
-    )
+    solved: int = Field(0, ge=0, description="attempts; k: drop tasks with k attempts or more, all of them correct")
     easy_above: float = Field(1.0, gt=0, le=1, description="pass rate; 1 = none is too easy")
     certainty: float = Field(
         0.9, gt=0.5, lt=1, description="drop a task if its rate is above easy_above with this probability"
     )
-    min_correct: int = Field(
-        0, ge=0, description="attempts that must be correct: labels that no attempt meets"
-    )
+    min_correct: int = Field(0, ge=0, description="attempts that must be correct: labels that no attempt meets")
     unmeasured: Literal["keep", "drop"] = Field("keep", description="tasks without a scored attempt")
 
 
@@ -134,9 +122,7 @@ class ConversationsConfig(Section):
     templates: list[str] = Field(
         ["rstar2"], min_length=1, description="chat templates that must show it: bundled names or files"
     )
-    drop_reasoning: bool = Field(
-        True, description="leave out what assistants thought: for a non-reasoning start"
-    )
+    drop_reasoning: bool = Field(True, description="leave out what assistants thought: for a non-reasoning start")
     calls: bool = Field(True, description="every call must name a tool of the row and fit its schema")
 
 
@@ -186,8 +172,7 @@ def _with_paths(config: BuildConfig, folder: Path) -> BuildConfig:
 
     overlap, difficulty, conversations = config.overlap, config.difficulty, config.conversations
     templates = [
-        os.path.abspath(folder / name) if name.endswith(".jinja") else name
-        for name in conversations.templates
+        os.path.abspath(folder / name) if name.endswith(".jinja") else name for name in conversations.templates
     ]
     changed: dict[str, Any] = {
         "sources": [located(one) for one in config.sources],

@@ -69,13 +69,7 @@ class Checked:
 
 
 def check_tasks(
-    tasks: str,
-    against: Sequence[str],
-    out: Path,
-    *,
-    mode: Mode = "coverage",
-    field: str | None = None,
-    force: bool,
+    tasks: str, against: Sequence[str], out: Path, *, mode: Mode = "coverage", field: str | None = None, force: bool
 ) -> Checked:
     """Judge every task and write its level.
 
@@ -114,9 +108,7 @@ def read_questions(sets: Sequence[EvalSet]) -> list[EvalQuestion]:
     questions = [
         EvalQuestion(file=Path(one.source).name or one.source, id=str(name), text=text, answer=answer)
         for one in sets
-        for name, text, answer in problems(
-            one.source, one.question or None, split=one.split, revision=one.revision
-        )
+        for name, text, answer in problems(one.source, one.question or None, split=one.split, revision=one.revision)
     ]
     if not questions:
         raise ConfigError("--against has no question; give files of evaluation sets")
@@ -164,9 +156,7 @@ def _commit(database: sqlite3.Connection, batch: list[_Row]) -> None:
     batch.clear()
 
 
-def _write(
-    database: sqlite3.Connection, check: Check, questions: Sequence[EvalQuestion], out: Path
-) -> Checked:
+def _write(database: sqlite3.Connection, check: Check, questions: Sequence[EvalQuestion], out: Path) -> Checked:
     """Judge all rows in their order and write the whole file."""
     levels: Counter[str] = Counter(dict.fromkeys(LEVELS, 0))
     by_set: dict[str, Counter[str]] = {}
@@ -179,9 +169,7 @@ def _write(
             row = {"id": json.loads(name), **evidence_of(found, questions)}
             file.write(json.dumps(row).encode() + b"\n")
     asked = Counter(question.file for question in questions)
-    return Checked(
-        levels=levels, by_set={k: dict(sorted(v.items())) for k, v in by_set.items()}, questions=asked
-    )
+    return Checked(levels=levels, by_set={k: dict(sorted(v.items())) for k, v in by_set.items()}, questions=asked)
 
 
 def evidence_of(found: TaskVerdict, questions: Sequence[EvalQuestion]) -> dict[str, Any]:

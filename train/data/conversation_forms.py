@@ -52,10 +52,7 @@ def read_conversation(row: Mapping[str, Any], form: Form, *, drop_reasoning: boo
         messages = _from_instruction(row)
     if isinstance(messages, list):
         messages = [_thinking(message, drop=drop_reasoning) for message in messages]
-    return {
-        "messages": _named_calls(read_messages(messages, "the row")),
-        "tools": read_tools(row.get("tools")),
-    }
+    return {"messages": _named_calls(read_messages(messages, "the row")), "tools": read_tools(row.get("tools"))}
 
 
 def read_tools(value: Any) -> list[dict[str, Any]]:
@@ -113,14 +110,11 @@ def _thinking(message: Any, *, drop: bool) -> Any:
 
 def _from_instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     asked, answered = (
-        next((row[name] for name in names if isinstance(row.get(name), str)), None)
-        for names in (_ASKED, _ANSWERED)
+        next((row[name] for name in names if isinstance(row.get(name), str)), None) for names in (_ASKED, _ANSWERED)
     )
     if asked is None or answered is None:
         what, names = ("instruction", _ASKED) if asked is None else ("response", _ANSWERED)
-        raise ConfigError(
-            f"the row has no {what}: none of {', '.join(names)}; it has {', '.join(list(row)[:12])}"
-        )
+        raise ConfigError(f"the row has no {what}: none of {', '.join(names)}; it has {', '.join(list(row)[:12])}")
     more = row.get("input")
     system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
     question = f"{asked}\n\n{more}" if isinstance(more, str) and more.strip() else asked
@@ -137,9 +131,7 @@ def _from_sharegpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     for item in said:
         who = _FROM.get(str(item.get("from"))) if isinstance(item, Mapping) else None
         if who is None or not isinstance(item.get("value"), str):
-            raise ConfigError(
-                f"{short_repr(item)} is no turn of a conversation; 'from' is one of {', '.join(_FROM)}"
-            )
+            raise ConfigError(f"{short_repr(item)} is no turn of a conversation; 'from' is one of {', '.join(_FROM)}")
         if who != "call":
             messages.append({"role": who, "content": item["value"]})
             continue

@@ -17,15 +17,7 @@ from rocstar.engine.chat.chat import load_template
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.tools.tool import check_arguments, check_parameters
 from rocstar.train.data.build_config import ConversationsConfig, SourceConfig
-from rocstar.train.data.candidate import (
-    Candidate,
-    Dropped,
-    clipped,
-    earlier,
-    licence_of,
-    rejection_reason,
-    row_name,
-)
+from rocstar.train.data.candidate import Candidate, Dropped, clipped, earlier, licence_of, rejection_reason, row_name
 from rocstar.train.data.conversation_forms import read_conversation
 from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
@@ -35,13 +27,9 @@ from rocstar.train.tasks.messages import short_repr
 class ConversationReader:
     """Reads the conversations of one source."""
 
-    def __init__(
-        self, source: SourceConfig, config: ConversationsConfig, *, commercial: bool = False
-    ) -> None:
+    def __init__(self, source: SourceConfig, config: ConversationsConfig, *, commercial: bool = False) -> None:
         self._source, self._config, self._commercial = source, config, commercial
-        self._shown = {
-            name: ShownCheck(Rendering(load_template(name, None)), []) for name in config.templates
-        }
+        self._shown = {name: ShownCheck(Rendering(load_template(name, None)), []) for name in config.templates}
 
     def read(self, row: Any) -> Candidate | Dropped:
         """Return a conversation, or the reason to drop the row."""
@@ -110,10 +98,7 @@ def _bad_call(
         if message["role"] == "tool":
             waiting -= 1
             if waiting < 0:
-                return "bad_call", {
-                    "error": "a result answers no call",
-                    "result": clipped(message["content"]),
-                }
+                return "bad_call", {"error": "a result answers no call", "result": clipped(message["content"])}
         elif message["role"] == "assistant":
             waiting = len(message.get("tool_calls") or ())
         for call in message.get("tool_calls") or ():

@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--out", type=Path, required=True, metavar="FILE", help=text)
     text = "coverage of the question by rare 8-grams, or the plain rule of any 8 words in a row (paper)"
     check.add_argument("--mode", choices=("coverage", "paper"), default="coverage", help=text)
-    check.add_argument(
-        "--field", metavar="NAME", help="of a row, with the problem; default: question or problem"
-    )
+    check.add_argument("--field", metavar="NAME", help="of a row, with the problem; default: question or problem")
     check.add_argument("--force", action="store_true", help="replace the file --out if there is one")
     check.set_defaults(run_verb=_check)
 
@@ -77,12 +75,7 @@ def _check(options: argparse.Namespace) -> str:
     from rocstar.train.data.check import check_tasks
 
     counts = check_tasks(
-        options.tasks,
-        options.against,
-        options.out,
-        mode=options.mode,
-        field=options.field,
-        force=options.force,
+        options.tasks, options.against, options.out, mode=options.mode, field=options.field, force=options.force
     )
     return json.dumps(counts.as_json()) if options.json else counts.as_text()
 

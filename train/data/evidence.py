@@ -56,16 +56,7 @@ _SAYS_HOW: Final = re.compile(
     """,
     re.VERBOSE,
 )
-_SAYS_HOW_HAS: Final = (
-    "answer",
-    "prime",
-    "lowest terms",
-    "form",
-    "common fraction",
-    "\\boxed",
-    "step",
-    "####",
-)
+_SAYS_HOW_HAS: Final = ("answer", "prime", "lowest terms", "form", "common fraction", "\\boxed", "step", "####")
 """One of these is in every text in which _SAYS_HOW is found; looking for them takes less."""
 _BEGINS: Final = re.compile(
     r"""(the\ )?answer\b | (solution|question)\W*$ | (please\ )?round\b | enter\b
@@ -78,9 +69,7 @@ _BEGINS: Final = re.compile(
 )
 _SHORTEST: Final = 24
 """Characters: a problem of fewer is taken with its instructions, for it may be nothing else."""
-_WRAPPING: Final = re.compile(
-    r"\\(text|mathrm|mbox|left|right|displaystyle|!|,|;)\b|[\s{}$]|\\[!,;]|\^\\circ"
-)
+_WRAPPING: Final = re.compile(r"\\(text|mathrm|mbox|left|right|displaystyle|!|,|;)\b|[\s{}$]|\\[!,;]|\^\\circ")
 _BARE_FRACTION: Final = re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 
 

@@ -75,9 +75,7 @@ class Funnel:
         for name, count in self.read.items():
             lost = sum(by_source.get(name, 0) for by_source in self.dropped.values())
             if count != self.kept.get(name, 0) + lost:
-                raise ValueError(
-                    f"{name}: {count} rows read, {self.kept.get(name, 0)} kept and {lost} dropped"
-                )
+                raise ValueError(f"{name}: {count} rows read, {self.kept.get(name, 0)} kept and {lost} dropped")
 
     def as_json(self) -> dict[str, Any]:
         return {"v": VERSION, **asdict(self)}
@@ -94,9 +92,7 @@ class Funnel:
         """Return a table."""
         total = sum(self.read.values())
         lines = [f"{'read':18}{'':10}{total:>10,}"]
-        lines += [
-            f"{reason:18}{-lost:>10,}{left:>10,}  {REASONS[reason]}" for reason, lost, left in self.steps()
-        ]
+        lines += [f"{reason:18}{-lost:>10,}{left:>10,}  {REASONS[reason]}" for reason, lost, left in self.steps()]
         lines.append(f"{'kept':18}{'':10}{sum(self.kept.values()):>10,}  {self.kind}")
         lines.append("")
         width = max([6, *(len(one.name) for one in self.sources)])
@@ -138,6 +134,5 @@ def read_funnel(folder: Path) -> Funnel:
         return Funnel(**fields)
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{str(folder)!r} is not a finished build ({format_error(error)}); pass a folder "
-            "of `rocstar data build`"
+            f"{str(folder)!r} is not a finished build ({format_error(error)}); pass a folder of `rocstar data build`"
         ) from None

@@ -161,9 +161,7 @@ class _Side:
                 end = first + size
         return weight
 
-    def covered_verdict(
-        self, level: Level, score: float, question: int, rule: str, grams: array[int]
-    ) -> TaskVerdict:
+    def covered_verdict(self, level: Level, score: float, question: int, rule: str, grams: array[int]) -> TaskVerdict:
         """Return a verdict with the longest run of the question's words in these grams."""
         size, chosen = gram_size(self.index.lengths[question]), frozenset(grams)
         best, begin, end = range(0), 0, 0

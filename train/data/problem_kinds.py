@@ -49,8 +49,7 @@ _FIGURE = re.compile(
     re.IGNORECASE,
 )
 _PROOF = re.compile(
-    r"\b(?:dis)?prove\b(?! them)|\b(?:show|explain) (?:that|why)\b|\bshow the following\b",
-    re.IGNORECASE,
+    r"\b(?:dis)?prove\b(?! them)|\b(?:show|explain) (?:that|why)\b|\bshow the following\b", re.IGNORECASE
 )
 _ASKS_A_VALUE = re.compile(rf"\b(?:{_VALUE})\b", re.IGNORECASE)
 _PARTS = re.compile(

@@ -94,8 +94,7 @@ class RowTable:
     def note(self, row: LiveRow, decision: Mapping[str, Any]) -> None:
         """Store a decision on a kept row."""
         self.database.execute(
-            "UPDATE rows SET decisions = ? WHERE number = ?",
-            (json.dumps({**row.decisions, **decision}), row.number),
+            "UPDATE rows SET decisions = ? WHERE number = ?", (json.dumps({**row.decisions, **decision}), row.number)
         )
 
     def live(self, more: str = "") -> Iterator[tuple[LiveRow, Any]]:

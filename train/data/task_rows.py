@@ -15,15 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from rocstar.train.data.build_config import MAX_DIGITS, CleanConfig, SourceConfig
-from rocstar.train.data.candidate import (
-    Candidate,
-    Dropped,
-    clipped,
-    earlier,
-    licence_of,
-    rejection_reason,
-    row_name,
-)
+from rocstar.train.data.candidate import Candidate, Dropped, clipped, earlier, licence_of, rejection_reason, row_name
 from rocstar.train.data.problem_kinds import kind_of
 from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
@@ -41,9 +33,7 @@ _POWER_OF_TEN = re.compile(
 )
 
 
-def read_task(
-    row: Any, source: SourceConfig, clean: CleanConfig, *, commercial: bool = False
-) -> Candidate | Dropped:
+def read_task(row: Any, source: SourceConfig, clean: CleanConfig, *, commercial: bool = False) -> Candidate | Dropped:
     """Return a row as a task, or the reason to drop it."""
     name = row_name(row)
     if not isinstance(row, Mapping):

@@ -39,9 +39,7 @@ def open_work(path: Path, schema: str, about: Any) -> Iterator[sqlite3.Connectio
         finally:
             database.close()
     except sqlite3.OperationalError as error:
-        raise ConfigError(
-            f"{str(path)!r} cannot be written: {error}; make room, or choose another --out"
-        ) from None
+        raise ConfigError(f"{str(path)!r} cannot be written: {error}; make room, or choose another --out") from None
 
 
 def _opened(path: Path, digest: str, schema: str) -> sqlite3.Connection:

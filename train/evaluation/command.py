@@ -77,12 +77,7 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, w
     from rocstar.train.plan.dry_run import dry_run_alone
 
     return dry_run_alone(
-        recipe,
-        options.model,
-        evaluates=True,
-        out=options.out,
-        as_json=options.json,
-        built_in=load_tasks_of,
+        recipe, options.model, evaluates=True, out=options.out, as_json=options.json, built_in=load_tasks_of
     )
 
 
@@ -132,13 +127,9 @@ def _run_mode(
 ) -> int:
     option = ALONE[mode]
     if options.recipe is not None or rest:
-        raise ConfigError(
-            f"{option} takes no recipe and no recipe field, but {options.recipe or rest[0]!r} was given"
-        )
+        raise ConfigError(f"{option} takes no recipe and no recipe field, but {options.recipe or rest[0]!r} was given")
     if options.set or options.model or options.resume or (options.path and mode != "check_set"):
-        raise ConfigError(
-            f"{option} can be combined only with --json{', --out' if mode == 'rescore' else ''}"
-        )
+        raise ConfigError(f"{option} can be combined only with --json{', --out' if mode == 'rescore' else ''}")
     if mode == "verify":
         with loading():
             from rocstar.train.evaluation.verify import verify
@@ -199,11 +190,7 @@ def _print_checked(found: SetCheck, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"ok": found.is_right, **dataclasses.asdict(found)}))
         return int(not found.is_right)
-    known = {
-        True: "the known rows",
-        False: "other rows than the known ones",
-        None: "no digest of the rows is known",
-    }
+    known = {True: "the known rows", False: "other rows than the known ones", None: "no digest of the rows is known"}
     print(f"{found.name}: {known[found.is_known]} (digest {found.digest[:16]})")
     golds = f"{found.golds - len(found.refused)} of {found.golds} golds found right"
     print(f"  {golds if found.golds else 'no golds: its questions have no unique answer'}")

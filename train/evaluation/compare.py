@@ -18,12 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from rocstar.train.evaluation.statistics.intervals import exact_mean
-from rocstar.train.evaluation.statistics.paired import (
-    PairedDifference,
-    holm,
-    overall_difference,
-    paired_difference,
-)
+from rocstar.train.evaluation.statistics.paired import PairedDifference, holm, overall_difference, paired_difference
 from rocstar.train.evaluation.stored_evaluations import (
     Attempted,
     StoredEvaluation,
@@ -195,9 +190,7 @@ def format_comparison(found: Comparison) -> str:
         table.add_column(title, justify="right", no_wrap=True)
     for each in found.sets:
         cells = _cells(each.paired)
-        table.add_row(
-            each.name, cells[0], _points(each.a), _points(each.b), *cells[1:4], _p(each.p_holm), cells[4]
-        )
+        table.add_row(each.name, cells[0], _points(each.a), _points(each.b), *cells[1:4], _p(each.p_holm), cells[4])
     if len(found.sets) > 1:
         cells = _cells(found.overall)
         table.add_row("all sets alike", cells[0], "", "", *cells[1:4], "", cells[4])

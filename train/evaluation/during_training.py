@@ -20,19 +20,8 @@ from rocstar.train.evaluation.evaluate_sets import (
     run_share,
     split_shares,
 )
-from rocstar.train.evaluation.evaluation_folder import (
-    EvaluationFolder,
-    recipe_overlap,
-    replace_folder,
-    run_folder,
-)
-from rocstar.train.evaluation.provenance import (
-    file_digests,
-    identity,
-    sandbox_facts,
-    settings_facts,
-    template_digest,
-)
+from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, recipe_overlap, replace_folder, run_folder
+from rocstar.train.evaluation.provenance import file_digests, identity, sandbox_facts, settings_facts, template_digest
 from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EVAL_SEED, EvaluationSet, evaluation_sets
 from rocstar.train.groups.journal import Journal, may_be_tried, origin_of
@@ -171,9 +160,7 @@ async def filter_by_difficulty(run: Run, stage: StageConfig, tasks: Sequence[Tas
     return kept
 
 
-async def _mastered(
-    run: Run, live: Live, stage: StageConfig, tasks: Sequence[Task]
-) -> tuple[set[str], Counter[str]]:
+async def _mastered(run: Run, live: Live, stage: StageConfig, tasks: Sequence[Task]) -> tuple[set[str], Counter[str]]:
     """Return ids of the tasks solved in all attempts, and the counts of failed attempts by kind.
 
     The result is final once an attempt has a score; otherwise a resumed run retries.
@@ -188,9 +175,7 @@ async def _mastered(
     journal = Journal(folder, about, decode=run.decode, goes_on=run.journal.goes_on)
     async with journal:
         outcomes = await _filter_outcomes(run, live, stage, tasks, journal)
-    mastered = {
-        name for name, of in outcomes.items() if all(isinstance(o, Scored) and o.is_correct for o in of)
-    }
+    mastered = {name for name, of in outcomes.items() if all(isinstance(o, Scored) and o.is_correct for o in of)}
     failures = Counter(o.kind for of in outcomes.values() for o in of if isinstance(o, Failed))
     if failures.total() < stage.filter_rollouts * len(tasks):
         write_json(result, {"about": about, "mastered": sorted(mastered), "failures": failures})

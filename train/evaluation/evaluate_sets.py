@@ -73,9 +73,7 @@ async def evaluate_sets(
             folder.withhold(chosen.name)
         file = AttemptsFile(folder.attempts(chosen.name), chosen.tasks, k=chosen.samples)
         context = EvaluationContext(
-            recipe=recipe,
-            agent=agent_for_set(agent, chosen),
-            nodes=nodes if chosen.is_plain else None,
+            recipe=recipe, agent=agent_for_set(agent, chosen), nodes=nodes if chosen.is_plain else None
         )
         await _run_missing(context, chosen, file, step, decode)
         file.settle()
@@ -129,9 +127,7 @@ class EvaluationContext:
         if at_once is not None:
             each = at_once * min(PART, recipe.rl.rollouts_per_task)
             return Window(size=k, trajectories=lambda: num_nodes() * each)
-        kv_tokens: Callable[[], int] = (
-            (lambda: load().total) if nodes is None else (lambda: nodes.total_tokens)
-        )
+        kv_tokens: Callable[[], int] = (lambda: load().total) if nodes is None else (lambda: nodes.total_tokens)
         return Window(size=k, kv_tokens=kv_tokens, limit_tokens=self.agent.limits.max_response_tokens)
 
 

@@ -146,9 +146,7 @@ def evaluation_verdict(trajectory: Trajectory) -> Verdict:
     if not isinstance(trajectory.outcome, Scored):
         return FAILED
     penalty = penalty_of(trajectory)
-    return Verdict(
-        bucket=EVALUATED, penalty_error=penalty.error, penalty_format=penalty.format, advantage=None
-    )
+    return Verdict(bucket=EVALUATED, penalty_error=penalty.error, penalty_format=penalty.format, advantage=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,9 +154,7 @@ def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult:
     """Judge each attempt again. With `out`, write the new outcomes and numbers into a new folder."""
-    found = RescoreResult(
-        before={name: numbers.get("avg") for name, numbers in stored.results["sets"].items()}
-    )
+    found = RescoreResult(before={name: numbers.get("avg") for name, numbers in stored.results["sets"].items()})
     target = EvaluationFolder(out) if out is not None else None
     async with open_sandbox(stored.recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
         for chosen in stored.sets:
@@ -195,9 +193,7 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
     return found
 
 
-async def rescore_into(
-    stored: FinishedEvaluation, out: Path, write_page: Callable[[Path], object]
-) -> RescoreResult:
+async def rescore_into(stored: FinishedEvaluation, out: Path, write_page: Callable[[Path], object]) -> RescoreResult:
     """Rescore into a folder with its own manifest, which names the source."""
     make_folder(out)
     (out / CONFIG).write_text(to_toml(stored.recipe), encoding="utf-8")

@@ -23,11 +23,7 @@ from rocstar.engine.types import Attempt, Failed, FinishReason, Scored, Task, Tr
 from rocstar.train.evaluation.benchmarks.benchmark import Asking
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.evaluation.statistics.intervals import exact_mean
-from rocstar.train.evaluation.statistics.scores import (
-    CountedScores,
-    compute_scores,
-    powers_up_to,
-)
+from rocstar.train.evaluation.statistics.scores import CountedScores, compute_scores, powers_up_to
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.tasks.verify import extract_answer
 
@@ -120,10 +116,7 @@ def summarize(questions: Mapping[str, Question], numbers: Mapping[str, Any]) -> 
         tool_error_share=numbers["tool_error_share"],
         is_truncated=numbers["truncated"] / sum(map(len, scored.values())),
         by_source=numbers["by_source"],
-        rewards={
-            name: [row.reward for row in of_task if row.reward is not None]
-            for name, of_task in scored.items()
-        },
+        rewards={name: [row.reward for row in of_task if row.reward is not None] for name, of_task in scored.items()},
         correct={name: [row.is_correct is True for row in of_task] for name, of_task in scored.items()},
     )
 
@@ -163,9 +156,7 @@ def set_results(
         "pooled": _pooled(questions, chosen),
         "contamination": _clean(questions, contaminated, k=chosen.samples),
         "hidden": chosen.is_hidden,
-        "questions": {
-            name: _question(question, is_hidden=chosen.is_hidden) for name, question in questions.items()
-        },
+        "questions": {name: _question(question, is_hidden=chosen.is_hidden) for name, question in questions.items()},
     }
 
 
@@ -232,11 +223,7 @@ def _pooled(questions: Mapping[str, Question], chosen: EvaluationSet) -> dict[st
     if chosen.benchmark is None or chosen.benchmark.pooled is None:
         return {}
     scored = [
-        (
-            question.task,
-            Scored(reward=row.reward, method=row.method, is_correct=bool(row.is_correct)),
-            row.measures,
-        )
+        (question.task, Scored(reward=row.reward, method=row.method, is_correct=bool(row.is_correct)), row.measures)
         for question in questions.values()
         for row in question.scored
         if row.reward is not None
@@ -293,8 +280,7 @@ def _lines(value: Any, *, depth: int, indent: str = "") -> str:
         return json.dumps(value)
     inner = indent + " "
     members = (
-        f"{inner}{json.dumps(key)}: {_lines(item, depth=depth - 1, indent=inner)}"
-        for key, item in value.items()
+        f"{inner}{json.dumps(key)}: {_lines(item, depth=depth - 1, indent=inner)}" for key, item in value.items()
     )
     return "{\n" + ",\n".join(members) + f"\n{indent}}}"
 
@@ -332,10 +318,7 @@ class Evaluation:
 
     def metrics(self, name: str) -> dict[str, float]:
         """Return the metrics by their names of train/record/metrics.py."""
-        optional = {
-            f"eval/{name}/reward_mean": self.reward_mean,
-            f"eval/{name}/pass@{self.k}": self.pass_at_k,
-        }
+        optional = {f"eval/{name}/reward_mean": self.reward_mean, f"eval/{name}/pass@{self.k}": self.pass_at_k}
         return {key: value for key, value in optional.items() if value is not None} | {
             f"eval/{name}/avg@{self.k}": self.avg,
             f"eval/{name}/ci_low": self.ci_low,

@@ -36,13 +36,7 @@ from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.console import Console
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded
-from rocstar.train.record.run_directory import (
-    METRICS,
-    TRAJECTORIES,
-    claim,
-    discard_if_unused,
-    write_config,
-)
+from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, claim, discard_if_unused, write_config
 from rocstar.train.record.targets import check_file, write_or_rescue
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.tasks.data import TaskCursor
@@ -71,18 +65,14 @@ def roll_out_file(
             context = EvaluationContext(recipe=recipe, agent=agent, nodes=None)
             groups = await run_share(context, tasks, size, seed, 1, "rollouts")
             selection = select(groups, recipe.rl, seed=seed, step=1)
-            write_or_rescue(
-                out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode)
-            )
+            write_or_rescue(out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode))
             return rollout_metrics(selection)
 
     with StatusLine():
         return run_to_end(work())
 
 
-def roll_out_steps(
-    recipe: Recipe, model: str | None, *, out: Path, steps: int, resume: bool
-) -> dict[str, float]:
+def roll_out_steps(recipe: Recipe, model: str | None, *, out: Path, steps: int, resume: bool) -> dict[str, float]:
     """Roll out the batches of `steps` steps of the first stage into a folder. Return sums over them.
 
     Raises:
@@ -152,9 +142,7 @@ async def _all_steps(
     return dict(total) | {"reward/mean": rewards / max(1, total["scored"])}
 
 
-def _write(
-    path: Path, selection: Selection, stage: StageConfig, decode: Callable[[Sequence[int]], str]
-) -> None:
+def _write(path: Path, selection: Selection, stage: StageConfig, decode: Callable[[Sequence[int]], str]) -> None:
     """Write the records of a step with the decisions of this recipe's RoC."""
     write_records(
         path,

@@ -23,12 +23,7 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Trajectory
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import evaluate_sets
-from rocstar.train.evaluation.evaluation_folder import (
-    ATTEMPTS,
-    Contaminants,
-    EvaluationFolder,
-    recipe_overlap,
-)
+from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, Contaminants, EvaluationFolder, recipe_overlap
 from rocstar.train.evaluation.provenance import (
     differences,
     file_digests,
@@ -43,13 +38,7 @@ from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EvaluationSet, check_room, evaluation_sets
 from rocstar.train.learner.checkpoint import set_threads
 from rocstar.train.learner.determinism import deterministic_torch
-from rocstar.train.learner.model_io import (
-    check_can_load,
-    chosen_model,
-    load_max_positions,
-    load_model,
-    load_tokenizer,
-)
+from rocstar.train.learner.model_io import check_can_load, chosen_model, load_max_positions, load_model, load_tokenizer
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.token_scores import TokenScores as TokenScores
 from rocstar.train.learner.token_scores import token_scores
@@ -60,14 +49,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
-from rocstar.train.record.run_directory import (
-    CONFIG,
-    LOCK,
-    MANIFEST,
-    claim,
-    discard_if_unused,
-    write_config,
-)
+from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused, write_config
 from rocstar.train.record.targets import make_folder
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import backend_of
@@ -206,13 +188,7 @@ async def _evaluate(
         }
         write_start(folder.directory, entry)
         found = await evaluate_sets(
-            agent,
-            sets,
-            folder,
-            recipe=recipe,
-            step=0,
-            decode=agent.chat.decode,
-            contaminants=contaminants,
+            agent, sets, folder, recipe=recipe, step=0, decode=agent.chat.decode, contaminants=contaminants
         )
     entry["files"] = file_digests(folder.directory, folder.files(list(found)))
     return Evaluated(results=found, seed=recipe.run.seed, model=path, recipe=recipe_hash(recipe))
@@ -278,10 +254,7 @@ class TokenScorer:
         written it, or give values that are not finite."""
         try:
             scores = token_scores(
-                self._policy,
-                trajectories,
-                temperature=temperature,
-                tokens_per_microbatch=TOKENS_PER_MICROBATCH,
+                self._policy, trajectories, temperature=temperature, tokens_per_microbatch=TOKENS_PER_MICROBATCH
             )
         except ValueError as error:
             raise ConfigError(

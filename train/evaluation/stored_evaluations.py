@@ -77,9 +77,7 @@ def find_evaluations(path: Path) -> EvaluationLocation:
             raise ConfigError(f"{str(path)!r} is not an evaluation: a file ends in .json, .csv or .jsonl")
         return EvaluationLocation(path=path, by_step={None: path})
     if not path.exists():
-        raise ConfigError(
-            f"{str(path)!r} does not exist. Pass a run, a checkpoint, an evaluation or a table."
-        )
+        raise ConfigError(f"{str(path)!r} does not exist. Pass a run, a checkpoint, an evaluation or a table.")
     for name in ("results.json", "summary.json"):
         if (path / name).is_file():
             return EvaluationLocation(path=path, by_step={None: path / name})
@@ -200,9 +198,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 except (ValueError, RecursionError) as error:
                     raise ConfigError(f"{str(path)!r}, line {number} is not JSON: {error}") from None
                 if not isinstance(row, dict):
-                    raise ConfigError(
-                        f"{str(path)!r}, line {number} is not a JSON object: {line.strip()[:60]}"
-                    )
+                    raise ConfigError(f"{str(path)!r}, line {number} is not a JSON object: {line.strip()[:60]}")
                 yield number, row
 
 

@@ -115,16 +115,12 @@ def _overlap(sets: Mapping[str, SetNumbers]) -> Table:
                 ]
             )
     note = "The rule does not find every overlap: no overlap does not prove that a set is clean."
-    return Table(
-        "Questions among the training tasks", ["set", "found", "avg@k on the others", "rule"], rows, note
-    )
+    return Table("Questions among the training tasks", ["set", "found", "avg@k on the others", "rule"], rows, note)
 
 
 def _with_interval(value: float | None, interval: Bounds | None) -> str:
     """Format a score like `0.433 [0.36, 0.51]`."""
-    return score(value) + (
-        f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and value is not None else ""
-    )
+    return score(value) + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and value is not None else "")
 
 
 def score(value: float | None) -> str:

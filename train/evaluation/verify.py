@@ -26,11 +26,7 @@ from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Scored, Task, Turn
 from rocstar.train.evaluation.benchmarks.benchmark import tasks_digest
 from rocstar.train.evaluation.benchmarks.registry import find, load_tasks_of
-from rocstar.train.evaluation.evaluation_folder import (
-    RESULTS,
-    numbers,
-    stored_overlap,
-)
+from rocstar.train.evaluation.evaluation_folder import RESULTS, numbers, stored_overlap
 from rocstar.train.evaluation.provenance import (
     data_facts,
     differences,
@@ -102,9 +98,7 @@ async def verify(directory: Path) -> Verification:
 def _numbers(stored: FinishedEvaluation) -> list[str]:
     """Compare results.json with the records. Overlap with training is taken from the stored results."""
     try:
-        recomputed, _ = numbers(
-            stored.sets, stored.folder, partial(stored_overlap, sets=stored.results["sets"])
-        )
+        recomputed, _ = numbers(stored.sets, stored.folder, partial(stored_overlap, sets=stored.results["sets"]))
     except (RecordError, TrainingStopped) as error:
         return [f"results.json: cannot compute it from the records: {error}"]
     all_sets = {name: recomputed.get(name, former) for name, former in stored.results["sets"].items()}
@@ -195,9 +189,7 @@ async def check_set(name: str, path: str) -> SetCheck:
     )
 
 
-async def _verdicts(
-    judge: Judge, texts: Sequence[tuple[Task, str | Sequence[str]]]
-) -> list[tuple[str, bool]]:
+async def _verdicts(judge: Judge, texts: Sequence[tuple[Task, str | Sequence[str]]]) -> list[tuple[str, bool]]:
     """Return each task's id, and True if its text, of one turn or several, was judged correct."""
     regrader = Regrader(judge)
 

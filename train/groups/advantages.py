@@ -84,9 +84,7 @@ def _plain(advantage: Advantage, sample: Sample) -> float | tuple[float, ...]:
     if isinstance(advantage, int | float):
         return _finite(advantage)
     if len(advantage) != sample.num_tokens:
-        raise ValueError(
-            f"it gave {len(advantage)} advantages for a sample of {sample.num_tokens} loss tokens"
-        )
+        raise ValueError(f"it gave {len(advantage)} advantages for a sample of {sample.num_tokens} loss tokens")
     return tuple(_finite(value) for value in advantage)
 
 

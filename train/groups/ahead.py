@@ -188,9 +188,7 @@ class AheadGroups:
             found = await self._roller.found(ticket.task, size=size, step=ticket.step)
             if found is not None and staleness([found], self._engine.version) == 0:
                 return found
-            return await self._roller.roll_out(
-                ticket.task, size=size, seed=self._seed, step=ticket.step, again=True
-            )
+            return await self._roller.roll_out(ticket.task, size=size, seed=self._seed, step=ticket.step, again=True)
 
     async def _begin(self) -> GroupFeed:
         """Start to roll out, with the groups of an earlier process."""

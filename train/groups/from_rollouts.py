@@ -72,9 +72,7 @@ class Records:
         """Find the files and look into each. ConfigError for what cannot be learned; nothing is written."""
         steps = sum(stage.steps for stage in recipe.stages)
         if not steps:
-            raise ConfigError(
-                "the recipe has no RL step: there is nothing to learn from records; add [[stages]]"
-            )
+            raise ConfigError("the recipe has no RL step: there is nothing to learn from records; add [[stages]]")
         if (run_dir / TRAJECTORIES).resolve() in (path.resolve(), (path / TRAJECTORIES).resolve()):
             raise ConfigError(
                 f"--from-rollouts {str(path)!r} and --output-dir are the same run; take another --output-dir"
@@ -159,8 +157,7 @@ class Records:
             if text != segment["text"]:
                 raise ConfigError(
                     f"{path}: the tokens of record {record['id']!r} read {_shown(segment['text'])}, the "
-                    f"tokenizer of {self.recipe.model.path!r} makes {_shown(text)} of them; "
-                    + self._other_model()
+                    f"tokenizer of {self.recipe.model.path!r} makes {_shown(text)} of them; " + self._other_model()
                 )
 
     def _other_model(self) -> str:

@@ -21,23 +21,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_key
-from rocstar.engine.record.files import (
-    FRAMES,
-    INDEX,
-    LEARNED,
-    is_sealed,
-    learned_files,
-    record_files,
-)
+from rocstar.engine.record.files import FRAMES, INDEX, LEARNED, is_sealed, learned_files, record_files
 from rocstar.engine.record.json_record import RecordError, Verdict
-from rocstar.engine.record.step_file import (
-    FrameFile,
-    FramePlace,
-    Judged,
-    StepFile,
-    complete_frames,
-    frames_offset,
-)
+from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, StepFile, complete_frames, frames_offset
 from rocstar.engine.types import Failed, Group, Task, Trajectory
 from rocstar.engine.waits import waiting
 from rocstar.train.recipe.config import Recipe
@@ -181,10 +167,7 @@ class Journal:
             self._sealing = None
 
     async def _do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        async with (
-            self._room,
-            waiting("records", "the disk", kind="records", deadline=None),
-        ):
+        async with self._room, waiting("records", "the disk", kind="records", deadline=None):
             loop = asyncio.get_running_loop()
             try:
                 return await loop.run_in_executor(self._thread, lambda: work(*args, **kwargs))

@@ -54,15 +54,7 @@ def live_source(
         else:
             tickets = Tickets(cursor, batch=batch, planned=planned, next_step=next_step)
         return AheadGroups(
-            agent,
-            engine,
-            tickets,
-            recipe.rl,
-            seed=seed,
-            budget=budget,
-            tasks=tasks,
-            nodes=nodes,
-            journal=journal,
+            agent, engine, tickets, recipe.rl, seed=seed, budget=budget, tasks=tasks, nodes=nodes, journal=journal
         )
     if state is not None:
         cursor.restore(state)

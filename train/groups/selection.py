@@ -78,8 +78,7 @@ def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -
     ]
     used = [group for group in resampled if group.kept]
     advantages = estimate(
-        config.advantage,
-        [[sample_of(group.scored[k], group.outcomes[k]) for k in group.kept] for group in used],
+        config.advantage, [[sample_of(group.scored[k], group.outcomes[k]) for k in group.kept] for group in used]
     )
     of_group = {id(group): given for group, given in zip(used, advantages, strict=True)}
     selection = Selection(

@@ -62,9 +62,7 @@ class Source(Protocol):
         ...
 
 
-OpenSource = Callable[
-    [StageConfig, Sequence[Task], dict[str, Any] | None], AbstractAsyncContextManager[Source]
-]
+OpenSource = Callable[[StageConfig, Sequence[Task], dict[str, Any] | None], AbstractAsyncContextManager[Source]]
 """Opens the source of a stage on its tasks, where `state` stood if there is one; leaving it ends its work."""
 
 
@@ -206,11 +204,7 @@ class LiveGroups:
                 known = [group for group in found if group is not None]
                 if len(known) < len(wave):
                     roll_out = partial(
-                        self._roller.roll_out,
-                        size=size,
-                        seed=self.seed,
-                        step=step,
-                        again=self.wave is not None,
+                        self._roller.roll_out, size=size, seed=self.seed, step=step, again=self.wave is not None
                     )
                     groups += await all_groups(roll_out, wave, ended)
                 else:

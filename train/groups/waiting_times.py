@@ -101,8 +101,6 @@ class _WatchedTools:
     times: WaitingTimes
     tools: Tools
 
-    async def execute(
-        self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None
-    ) -> tuple[ToolResult, ...]:
+    async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
         with self.times.working("tools"):
             return await self.tools.execute(calls, turn=turn, deadline=deadline)

@@ -34,9 +34,7 @@ def layer_bytes(config: Any, dtype_bytes: int, *, adapted: bool = False) -> int:
     return dtype_bytes * values
 
 
-def kept_bytes(
-    config: Any, dtype_bytes: int, tokens: int, *, inputs_alone: bool, adapted: bool = False
-) -> int:
+def kept_bytes(config: Any, dtype_bytes: int, tokens: int, *, inputs_alone: bool, adapted: bool = False) -> int:
     """Bytes that the forward of a microbatch keeps in all layers; `inputs_alone`: at the worst moment of the
     backward, when one layer is whole again."""
     whole, layers, hidden = (

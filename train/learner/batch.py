@@ -77,9 +77,7 @@ def _column(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     numbers = value.detach().cpu().contiguous().numpy()
-    if numbers.dtype != np.int64 or (
-        len(numbers) and not INT32.min <= numbers.min() <= numbers.max() <= INT32.max
-    ):
+    if numbers.dtype != np.int64 or (len(numbers) and not INT32.min <= numbers.min() <= numbers.max() <= INT32.max):
         return numbers
     return numbers.astype(np.int32)
 

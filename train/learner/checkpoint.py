@@ -270,10 +270,7 @@ def _lack_of_space(directory: Path, model: PreTrainedModel) -> str | None:
 
 
 def save_model(
-    directory: Path,
-    model: PreTrainedModel,
-    weights: list[tuple[str, Tensor]],
-    tokenizer: PreTrainedTokenizerBase,
+    directory: Path, model: PreTrainedModel, weights: list[tuple[str, Tensor]], tokenizer: PreTrainedTokenizerBase
 ) -> None:
     """Write a standard Hugging Face directory."""
     _shell(model).save_pretrained(directory, state_dict={name: w.contiguous() for name, w in weights})

@@ -163,9 +163,7 @@ def _check_rope(raw: Mapping[str, Any], path: Path) -> None:
             kinds = {str(rope[name]) for name in ("rope_type", "type") if rope.get(name)}
             if len(kinds) > 1:
                 named = ", ".join(sorted(kinds))
-                raise ConfigError(
-                    f"{str(path)!r}: rope_type and type of the rotary positions differ ({named})"
-                )
+                raise ConfigError(f"{str(path)!r}: rope_type and type of the rotary positions differ ({named})")
             if kinds <= {"default"} and rope.get("factor") not in (None, 1):
                 raise ConfigError(
                     f"{str(path)!r}: the rotary positions have factor = {rope['factor']!r:.40} and no "
@@ -235,9 +233,7 @@ def _weight_map(path: Path) -> dict[str, str] | None:
     return found
 
 
-def _compare_tensors(
-    model: Any, stored: Mapping[str, StoredTensor]
-) -> tuple[dict[str, StoredTensor], list[str]]:
+def _compare_tensors(model: Any, stored: Mapping[str, StoredTensor]) -> tuple[dict[str, StoredTensor], list[str]]:
     """Return the model's tensors, and those missing, surplus or of another shape."""
     conversions = get_model_conversion_mapping(model)
     without_memory = {name: torch.empty(one.shape, device="meta") for name, one in stored.items()}
@@ -318,9 +314,7 @@ def _architecture_problems(raw: Mapping[str, Any]) -> list[str]:
         kind = getattr(getattr(known, "config_class", None), "model_type", None)
         if kind != raw.get("model_type"):
             what = f"of model_type {kind!r}" if kind else "unknown"
-            problems.append(
-                f"architectures has {name!r:.60}, {what}; model_type is {raw.get('model_type')!r}"
-            )
+            problems.append(f"architectures has {name!r:.60}, {what}; model_type is {raw.get('model_type')!r}")
     return problems
 
 

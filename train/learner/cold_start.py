@@ -81,10 +81,7 @@ async def run_cold_start(
     digit_ids = digit_token_ids(tokenizer)
     team.writer.use_tokenizer(tokenizer)
     try:
-        with (
-            stops_run(run_dir, "cold_start"),
-            working("cold start", unit="updates", total=total) as work,
-        ):
+        with stops_run(run_dir, "cold_start"), working("cold start", unit="updates", total=total) as work:
             await team.use(cold_start_optimizer(sft))
             if saved is not None:
                 await team.load_optimizer(saved)

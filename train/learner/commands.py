@@ -69,11 +69,7 @@ class LearnerRank:
     """This rank's part of the learner, on which commands are executed."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        world: World,
-        config: ModelConfig | None,
-        execute_on_node: ExecuteOnNode | None,
+        self, model: PreTrainedModel, world: World, config: ModelConfig | None, execute_on_node: ExecuteOnNode | None
     ) -> None:
         self.world, self.execute_on_node = world, execute_on_node
         self.learner = Learner(

@@ -60,12 +60,7 @@ def owners(sizes: Sequence[int], ranks: int) -> list[int]:
     return found
 
 
-def whole_buckets(
-    model: nn.Module,
-    dtype: torch.dtype | None = None,
-    *,
-    keeps: bool = True,
-) -> Iterator[Bucket]:
+def whole_buckets(model: nn.Module, dtype: torch.dtype | None = None, *, keeps: bool = True) -> Iterator[Bucket]:
     """Every weight whole, in `dtype` or its own, in buckets of at most BUCKET_BYTES; a larger one is alone.
 
     A collective under FSDP: every rank must come to the end. Without `keeps` this rank only gives its parts,
@@ -128,7 +123,5 @@ def gather_tensor(parameter: Tensor, owner: int, rank: int, dtype: torch.dtype) 
         return None
     whole: Tensor = part.new_empty(each * len(among), *parameter.shape[1:])
     # As bytes: not every backend knows every type.
-    dist.gather(
-        part.view(torch.uint8), list(whole.view(torch.uint8).chunk(len(among))), dst=owner, group=group
-    )
+    dist.gather(part.view(torch.uint8), list(whole.view(torch.uint8).chunk(len(among))), dst=owner, group=group)
     return whole[: parameter.shape[0]]

@@ -168,8 +168,7 @@ def checked_header(path: Path) -> Header:
     kind = header.keys.get("general.architecture")
     if kind not in ARCHITECTURES:
         raise ConfigError(
-            f"{str(path)!r}: general.architecture = {kind!r:.40} is not imported, only "
-            f"{', '.join(ARCHITECTURES)}"
+            f"{str(path)!r}: general.architecture = {kind!r:.40} is not imported, only {', '.join(ARCHITECTURES)}"
         )
     _refuse(path, [*_unused_keys(header.keys, f"{kind}."), *_data_problems(header)])
     return header

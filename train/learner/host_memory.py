@@ -33,11 +33,7 @@ def keep_freed_memory() -> bool:
     mallopt = _of_glibc("mallopt")
     if mallopt is None:
         return False
-    wishes = {
-        M_ARENA_MAX: 1,
-        M_MMAP_THRESHOLD: LARGEST_KEPT_BYTES,
-        M_TRIM_THRESHOLD: NEVER,
-    }
+    wishes = {M_ARENA_MAX: 1, M_MMAP_THRESHOLD: LARGEST_KEPT_BYTES, M_TRIM_THRESHOLD: NEVER}
     return all(mallopt(name, value) for name, value in wishes.items())
 
 

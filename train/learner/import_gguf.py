@@ -147,9 +147,7 @@ def _load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, or 2 with one message for input that cannot be used."""
     parser = CommandParser(prog="rocstar import-gguf", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "source", help="a .gguf file, a wheel that holds one, or an installed package that does"
-    )
+    parser.add_argument("source", help="a .gguf file, a wheel that holds one, or an installed package that does")
     parser.add_argument("out", type=Path, help="directory to write; must be absent or empty")
     arguments = parser.parse_args(argv)
     if not sys.stderr.isatty():

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-_QWEN3: Final = {
-    "vocab_size": 151936,
-    "head_dim": 128,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 40960,
-}
+_QWEN3: Final = {"vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 40960}
 _QWEN25: Final = {"vocab_size": 151936, "max_position_embeddings": 32768}
 _SMOL: Final = {"vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": True}
 

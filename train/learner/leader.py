@@ -64,13 +64,7 @@ class Heart:
     """
 
     def __init__(
-        self,
-        store: Any,
-        name: str,
-        *,
-        beat_s: float,
-        silent_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, store: Any, name: str, *, beat_s: float, silent_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store, self._name = store, name
         self._beat_s, self._silent_s, self._clock = beat_s, silent_s, clock

@@ -31,15 +31,7 @@ from rocstar.kernels.cpu_products import fast_products
 from rocstar.kernels.linear_loss import head_logits, linear_logprobs, linear_loss
 from rocstar.kernels.row_loss import LossOf, RowLoss
 from rocstar.train.algorithm.loss import CLIP_HIGH, CLIP_LOW, clip, imitation_loss, policy_loss
-from rocstar.train.algorithm.off_policy import (
-    Corrected,
-    Correction,
-    Gate,
-    correct,
-    measure,
-    start_kl,
-    token_factors,
-)
+from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, start_kl, token_factors
 from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
 from rocstar.train.learner.loss_stats import LossStats, worst_tokens
@@ -232,11 +224,7 @@ class Learner:
             if start_T is None and settings.correction == Correction.sequence:
                 # A trajectory's factor needs all of its log-probs before any of its gradient.
                 start_T = linear_logprobs(
-                    hidden_TD,
-                    weight_VD,
-                    ids_T,
-                    temperature=settings.temperature,
-                    head_dtype=self.policy.head_dtype,
+                    hidden_TD, weight_VD, ids_T, temperature=settings.temperature, head_dtype=self.policy.head_dtype
                 )
             if start_T is not None:
                 tis_T = settings.correct(micro, start_T).weights_T
@@ -328,9 +316,7 @@ class Learner:
         total = LossStats()
         for k, micros in enumerate(updates):
             olds = later[k - 1] if k else None
-            norm, logprobs = self._gradient(
-                micros, olds, settings, total, [t for part in later for t in part]
-            )
+            norm, logprobs = self._gradient(micros, olds, settings, total, [t for part in later for t in part])
             if k == 0:
                 for part, starts in zip(updates, [logprobs, *later], strict=True):
                     self._measure(part, starts, settings, total)
@@ -344,11 +330,7 @@ class Learner:
         return total
 
     def _measure(
-        self,
-        micros: Sequence[MicroBatch],
-        logprobs: Sequence[Tensor],
-        settings: LossSettings,
-        total: LossStats,
+        self, micros: Sequence[MicroBatch], logprobs: Sequence[Tensor], settings: LossSettings, total: LossStats
     ) -> None:
         """Add the differences between the log-probs of the rollout and `logprobs`, those at the batch start.
 

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.engine.progress.progress import format_bytes, working
 from rocstar.train.learner import hub
@@ -40,13 +34,9 @@ def check_model_path(path: str) -> None:
         problem = "is a file" if directory.is_file() else f"does not exist{missing_path_hint(directory)}"
         raise ConfigError(f"model.path = {path!r} {problem}; give a Hugging Face directory or a hub name")
     if (directory / "checkpoints").is_dir() and not (directory / "config.json").exists():
-        raise ConfigError(
-            f"model.path = {path!r} is a run; give one of its checkpoints, {path}/checkpoints/step_N"
-        )
+        raise ConfigError(f"model.path = {path!r} is a run; give one of its checkpoints, {path}/checkpoints/step_N")
     if not (directory / "config.json").is_file():
-        raise ConfigError(
-            f"model.path = {path!r} has no config.json; it is not a Hugging Face model directory"
-        )
+        raise ConfigError(f"model.path = {path!r} has no config.json; it is not a Hugging Face model directory")
     if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ConfigError(
             f"model.path = {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json there"

@@ -96,9 +96,7 @@ def sent_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
             new = tensor
         elif isinstance(tensor, DTensor):
             mesh, shape, stride = tensor.device_mesh, tensor.shape, tensor.stride()
-            new = DTensor.from_local(
-                new, mesh, tensor.placements, run_check=False, shape=shape, stride=stride
-            )
+            new = DTensor.from_local(new, mesh, tensor.placements, run_check=False, shape=shape, stride=stride)
         found.append(new)
     return found
 
@@ -158,7 +156,5 @@ def build(model: nn.Module, spec: OptimSpec) -> Optimizers:
     muon = torch.optim.Muon(
         matrices, lr=spec.lr, momentum=0.95, weight_decay=spec.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    rest = [
-        (n, p) for n, p in parameters if id(p) not in chosen
-    ]  # none where adapters learn: all are matrices
+    rest = [(n, p) for n, p in parameters if id(p) not in chosen]  # none where adapters learn: all are matrices
     return Optimizers([muon, adamw(rest)] if rest else [muon], spec.rate)

@@ -248,8 +248,7 @@ class _Calls:
     def __call__(self, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, scale: float) -> Tensor:
         rows, keys = [call.rows_SQ for call in self._calls], [call.keys_SL for call in self._calls]
         gathered = (
-            gather_rows(x.transpose(0, 1), indexes)
-            for x, indexes in ((q_HTD, rows), (k_KTD, keys), (v_KTD, keys))
+            gather_rows(x.transpose(0, 1), indexes) for x, indexes in ((q_HTD, rows), (k_KTD, keys), (v_KTD, keys))
         )
         outs = [call(q, k, v, scale) for call, q, k, v in zip(self._calls, *gathered, strict=True)]
         return pick_rows(torch.cat(outs), self._places)
@@ -267,10 +266,7 @@ class _Call:
                 table[k, : len(values)] = values
                 table[k, len(values) :] = values[-1]
         real = np.concatenate(
-            [
-                k * num_queries + (np.arange(len(p.rows)) if p.wanted is None else p.wanted)
-                for k, p in enumerate(parts)
-            ]
+            [k * num_queries + (np.arange(len(p.rows)) if p.wanted is None else p.wanted) for k, p in enumerate(parts)]
         )
         self.num_rows = rows.size
         self.real = real

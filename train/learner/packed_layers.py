@@ -72,19 +72,12 @@ def _forward(layer: Any, hidden_states: Tensor, *, attention: Any, **others: Any
 
 
 def _attention(
-    layer: Any,
-    hidden_TC: Tensor,
-    cos_TD: Tensor,
-    sin_TD: Tensor,
-    attention: PackedAttention,
-    kept_R: Tensor | None,
+    layer: Any, hidden_TC: Tensor, cos_TD: Tensor, sin_TD: Tensor, attention: PackedAttention, kept_R: Tensor | None
 ) -> Tensor:
     """The first half of the layer: hidden_TC, or hidden_RC of the kept tokens."""
     own = layer.self_attn
     if kept_R is None:
-        hidden_TC, q, k, v = _norm_project(
-            layer.input_layernorm, hidden_TC, own.q_proj, own.k_proj, own.v_proj
-        )
+        hidden_TC, q, k, v = _norm_project(layer.input_layernorm, hidden_TC, own.q_proj, own.k_proj, own.v_proj)
         q_cos, q_sin = cos_TD, sin_TD
     else:
         normed_TC = _normalise(layer.input_layernorm, hidden_TC)

@@ -118,9 +118,7 @@ def check_head(model: PreTrainedModel) -> None:
     decoder.forward = lambda **_: BaseModelOutputWithPast(last_hidden_state=known_D[None, None])
     try:
         with torch.no_grad():
-            found_V = any_model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=known_D.device)).logits[
-                0, 0
-            ]
+            found_V = any_model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=known_D.device)).logits[0, 0]
     finally:
         del decoder.forward
     expected_V = weight_VD @ known_D

@@ -59,9 +59,7 @@ def _read_conversation(row: Any, where: str) -> dict[str, Any]:
     return {"messages": read_messages(messages, where), "tools": tools}
 
 
-def tokenise(
-    rows: Sequence[dict[str, Any]], chat: ChatFormat, *, max_tokens: int
-) -> tuple[list[Conversation], int]:
+def tokenise(rows: Sequence[dict[str, Any]], chat: ChatFormat, *, max_tokens: int) -> tuple[list[Conversation], int]:
     """Conversations that fit, and how many were skipped (too long, or nothing to learn)."""
     kept, skipped = [], 0
     for number, row in enumerate(rows, 1):

@@ -29,9 +29,7 @@ from rocstar.train.recipe.config import Recipe
 Parted = Callable[[PreTrainedModel], None]
 
 
-def load_learner(
-    path: str, world: World, recipe: Recipe, *, mesh: DeviceMesh | None = None
-) -> PreTrainedModel:
+def load_learner(path: str, world: World, recipe: Recipe, *, mesh: DeviceMesh | None = None) -> PreTrainedModel:
     """This rank's part of the model at `path`, in float32 on its device. ConfigError: no model to learn.
 
     With adapters: the recipe's model in the recipe's type, and the adapters of `path` where that is one of

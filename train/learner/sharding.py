@@ -99,11 +99,7 @@ def runs_layers_again(model: PreTrainedModel, world: World, config: ModelConfig,
     adapted = has_adapters(model)
     holders = 1 if adapted else world.local_size if config.sharding == "node" else world.size
     kept = activations.kept_bytes(
-        model.config.get_text_config(),
-        DTYPES[config.dtype].itemsize,
-        tokens,
-        inputs_alone=False,
-        adapted=adapted,
+        model.config.get_text_config(), DTYPES[config.dtype].itemsize, tokens, inputs_alone=False, adapted=adapted
     )
     available = activations.FULL_SHARE * activations.device_bytes(local_device(), world.local_size)
     choice = config.activation_checkpointing  # "auto": if the activations do not fit

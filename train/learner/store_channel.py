@@ -64,8 +64,7 @@ class StoreChannel:
         self._leader = Leader(store, beat_s=beat_s, silent_s=silent_s, name="serving")
         whose = [rank] if rank else servers
         self._hearts = {
-            k: Heart(self._store, f"serving {k}", beat_s=beat_s, silent_s=silent_s, clock=clock)
-            for k in whose
+            k: Heart(self._store, f"serving {k}", beat_s=beat_s, silent_s=silent_s, clock=clock) for k in whose
         }
         self._rank, self._clock = rank, clock
         self._words = 0

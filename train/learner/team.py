@@ -175,8 +175,6 @@ class LearnerTeam:
 
 def check_replies(replies: list[RankReply]) -> list[RankReply]:
     """Return the replies. NodeCommandError if another rank than rank 0 has a problem."""
-    if problems := [
-        f"rank {reply.rank}: {reply.problem}" for reply in replies if reply.problem and reply.rank
-    ]:
+    if problems := [f"rank {reply.rank}: {reply.problem}" for reply in replies if reply.problem and reply.rank]:
         raise NodeCommandError("; ".join(problems))
     return replies

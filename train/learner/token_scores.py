@@ -47,11 +47,7 @@ class TokenScores:
 @torch.no_grad()
 @fast_products()
 def token_scores(
-    policy: PolicyModel,
-    trajectories: Sequence[Trajectory],
-    *,
-    temperature: float,
-    tokens_per_microbatch: int,
+    policy: PolicyModel, trajectories: Sequence[Trajectory], *, temperature: float, tokens_per_microbatch: int
 ) -> list[TokenScores]:
     """Return the scores of each trajectory, in order. A row over the budget is alone in its microbatch.
 

@@ -60,9 +60,7 @@ class TokenStatsBuffer:
             zeros_T = np.zeros_like(start_T)
             self._add(micro, start_T, zeros_T + np.nan, zeros_T, zeros_T)
 
-    def _add(
-        self, micro: MicroBatch, start_T: Column, entropy_T: Column, log_ratio_T: Column, code_T: Column
-    ) -> None:
+    def _add(self, micro: MicroBatch, start_T: Column, entropy_T: Column, log_ratio_T: Column, code_T: Column) -> None:
         """Add the trajectories of a microbatch that have tokens with loss."""
         gap_T = start_T - _column(micro.rollout_logprobs_T)
         ends = np.cumsum(micro.targets_S)[:-1]
@@ -70,9 +68,7 @@ class TokenStatsBuffer:
         parts = zip(micro.names_S, *(np.split(column_T, ends) for column_T in columns), strict=True)
         for name, gaps, entropies, log_ratios, codes in parts:
             if len(gaps):
-                self.by_name[name] = LearnedTokens(
-                    gaps=gaps, entropies=entropies, log_ratios=log_ratios, codes=codes
-                )
+                self.by_name[name] = LearnedTokens(gaps=gaps, entropies=entropies, log_ratios=log_ratios, codes=codes)
 
 
 def _column(values_T: Tensor) -> Column:

@@ -59,10 +59,7 @@ class Roles:
                 "first numbers, --node-rank=0 and so on"
             )
         return Roles(
-            learners=learners,
-            servers=size - learners,
-            serves=serves,
-            learners_per_node=0 if serves else local,
+            learners=learners, servers=size - learners, serves=serves, learners_per_node=0 if serves else local
         )
 
 

@@ -102,13 +102,7 @@ def _try_sandbox(recipe: Recipe, found: Findings) -> None:
 
 
 def dry_run_alone(
-    recipe: Recipe,
-    model: str | None,
-    *,
-    evaluates: bool,
-    out: Path | None,
-    as_json: bool,
-    built_in: LoadSet,
+    recipe: Recipe, model: str | None, *, evaluates: bool, out: Path | None, as_json: bool, built_in: LoadSet
 ) -> int:
     """The dry run of `eval`, or of `rollout` unless `evaluates`: it checks the needs of that verb alone."""
     found = Findings()

@@ -69,9 +69,7 @@ def check_node(
         ),
         _verdict(
             "sandbox",
-            facts.isolation_why
-            if facts.isolation is None
-            else f"tier {facts.isolation}: {facts.isolation_why}",
+            facts.isolation_why if facts.isolation is None else f"tier {facts.isolation}: {facts.isolation_why}",
             bad=Fitness.unfit if facts.isolation is None else None,
             fix=f"{shell_command('sandbox', 'doctor')} shows each layer",
         ),

@@ -55,11 +55,7 @@ def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:
         plain = dataclasses.asdict(facts) | more
         if facts.clock_error_s == float("inf"):
             plain["clock_error_s"] = None  # JSON has no infinity
-        print(
-            json.dumps(
-                {"fit": code < 2, "checks": [dataclasses.asdict(one) for one in checks], "node": plain}
-            )
-        )
+        print(json.dumps({"fit": code < 2, "checks": [dataclasses.asdict(one) for one in checks], "node": plain}))
         return code
     print(f"node {facts.host}: {('fit', 'fit, with warnings', 'NOT fit')[code]}")
     for one in checks:
@@ -69,9 +65,7 @@ def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:
     return code
 
 
-def _needs(
-    options: argparse.Namespace, fields: Sequence[str], gpus: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _needs(options: argparse.Namespace, fields: Sequence[str], gpus: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the run's requirements as arguments of `check_node`, and the number of learner ranks here."""
     from rocstar.train.plan.preflight import Findings, check_disk, examine_engine
     from rocstar.train.serving.placement import num_gpus_named, num_learner_gpus, recipe_of_serving_node

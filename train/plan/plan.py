@@ -20,11 +20,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.serving.backend import backend_of
-from rocstar.train.serving.placement import (
-    engine_of_serving_node,
-    num_learner_gpus,
-    recipe_of_serving_node,
-)
+from rocstar.train.serving.placement import engine_of_serving_node, num_learner_gpus, recipe_of_serving_node
 
 PORT = 29500
 VARIABLES = (

@@ -280,9 +280,7 @@ def data_sources(recipe: Recipe) -> Iterator[tuple[str, DataConfig]]:
 def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task]:
     try:
         _check_hub_data(config)
-        tasks = interleave_by_source(
-            load_tasks(config, base=Path.cwd(), **({"check": shown.task} if shown else {}))
-        )
+        tasks = interleave_by_source(load_tasks(config, base=Path.cwd(), **({"check": shown.task} if shown else {})))
     except Unreachable as error:
         raise ConfigError(
             f"{name}: {config.source!r} is not on this machine, and the hub cannot be asked ({error}); "
@@ -422,17 +420,13 @@ def _named_sets(recipe: Recipe) -> dict[str, str]:
     return {f"eval.{k}.set": one.set for k, one in enumerate(recipe.eval) if one.set and not one.path}
 
 
-def _examine_policy(
-    recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool, nodes: int, dry: bool
-) -> None:
+def _examine_policy(recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool, nodes: int, dry: bool) -> None:
     """Check model, tokenizer, template, engine, tools and lengths."""
     max_positions = found.collect(lambda: _examine_model(recipe, found, dry=dry))
     examine_engine(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes)
     found.collect(lambda: tool_box(recipe))
     if recipe.tool.flavour not in (*FLAVOURS, "auto"):
-        found.problems.append(
-            f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto"
-        )
+        found.problems.append(f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto")
     for k, stage in enumerate(recipe.stages):
         if max_positions is not None and stage.max_response_tokens >= max_positions:
             found.problems.append(

@@ -43,11 +43,7 @@ class NodeServers:
             await self.fleet.suspend()
 
     async def serve(
-        self,
-        version: int,
-        kept: DiskWeights,
-        live: WeightStream | None = None,
-        reference: Continuation | None = None,
+        self, version: int, kept: DiskWeights, live: WeightStream | None = None, reference: Continuation | None = None
     ) -> None:
         """Serve `kept` as `version`, or `live`, equal weights from memory: then `kept` is for servers that
         restart later, and may still be being written. `reference`: expected answer of the canary.
@@ -60,9 +56,7 @@ class NodeServers:
             await self._serve(version, kept, live, reference)
         except BaseException as error:
             if live is not None:
-                live.settle(
-                    False, error if isinstance(error, Exception) else RuntimeError("it was cancelled")
-                )
+                live.settle(False, error if isinstance(error, Exception) else RuntimeError("it was cancelled"))
             raise
         finally:
             if live is not None:

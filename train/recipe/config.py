@@ -35,9 +35,7 @@ class Recipe(Section):
         {}, exclude=True, description="named sources of tasks; loading puts them where they are referred to"
     )
     tools: list[ToolChoice] = Field(
-        [ToolChoice(kind="python")],
-        min_length=1,
-        description="the policy's tools, in the prompt's order",
+        [ToolChoice(kind="python")], min_length=1, description="the policy's tools, in the prompt's order"
     )
 
     reward: RewardConfig = RewardConfig()
@@ -78,9 +76,7 @@ class Recipe(Section):
         labels = [config.label for config in self.eval]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"two sets of eval are called {twice[0]!r}; give one another name: name = '...'")
-        check_tools(
-            self.tool, self.tools, demonstrated=bool(self.sft.steps) and self.sft.data == "demonstrations"
-        )
+        check_tools(self.tool, self.tools, demonstrated=bool(self.sft.steps) and self.sft.data == "demonstrations")
         if self.stages and self.stages[0].data is None:
             raise ValueError("stages.0.data is missing: the first stage must say where its tasks come from")
         if self.sft.steps and self.sft.data == "demonstrations" and self.sft.demonstration_tasks is None:

@@ -17,9 +17,7 @@ class DataConfig(Section):
 
     source: str = Field(description="'reasoning_gym', a path, or 'hub:OWNER/NAME:CONFIGURATION'")
     families: dict[str, dict[str, Any]] = Field({}, description="reasoning-gym family -> its options")
-    size: Annotated[int, Unit("rows")] = Field(
-        0, ge=0, description="tasks per family, or rows to take; 0 = all rows"
-    )
+    size: Annotated[int, Unit("rows")] = Field(0, ge=0, description="tasks per family, or rows to take; 0 = all rows")
     limit: Expert[Tasks] = Field(0, ge=0, description="keep so many, families in turn; 0 = all")
     seed: Expert[Seed] = Field(0, description="of reasoning-gym: another seed, other tasks")
     split: Expert[str] = Field("train", description="of directories and hub data sets")
@@ -34,9 +32,7 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _families_belong_to_reasoning_gym(self) -> DataConfig:
         if self.source == "reasoning_gym" and (not self.families or not self.size):
-            raise ValueError(
-                "source = 'reasoning_gym' needs families (at least one) and size (tasks per family)"
-            )
+            raise ValueError("source = 'reasoning_gym' needs families (at least one) and size (tasks per family)")
         if self.source != "reasoning_gym" and self.families:
             raise ValueError("families belong to source = 'reasoning_gym' only")
         return self

@@ -86,11 +86,7 @@ def _rows(fields: Sequence[FieldDoc]) -> Iterator[str]:
         unit = f" [{field.unit}]" if field.unit else ""
         text = field.description + unit
         yield from textwrap.wrap(
-            text,
-            WIDTH,
-            initial_indent=f"{left:<40} ",
-            subsequent_indent=" " * 41,
-            break_on_hyphens=False,
+            text, WIDTH, initial_indent=f"{left:<40} ", subsequent_indent=" " * 41, break_on_hyphens=False
         )
 
 

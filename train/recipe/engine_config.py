@@ -31,9 +31,7 @@ class EngineConfig(Section):
         "endpoint that runs already (eval and rollout only), or 'module:Class' of your own",
     )
     url: Expert[str] = Field(
-        "",
-        description="of an 'openai' endpoint, up to and with /v1; its key comes from "
-        "ROCSTAR_OPENAI_KEY alone",
+        "", description="of an 'openai' endpoint, up to and with /v1; its key comes from ROCSTAR_OPENAI_KEY alone"
     )
     model: Expert[str] = Field("", description="as an 'openai' endpoint names it; '' = model.path")
     replicas: Annotated[int | list[list[int]], Unit("engines")] = Field(
@@ -51,8 +49,7 @@ class EngineConfig(Section):
         "disk", description="how weights reach a server: safetensors in the run directory, or its memory"
     )
     placement: Expert[Literal["split", "restart"]] = Field(
-        "split",
-        description="servers beside the learner, or stopped while it works and started from its new weights",
+        "split", description="servers beside the learner, or stopped while it works and started from its new weights"
     )
     max_running: Expert[Annotated[int, Unit("rows")]] = Field(
         256, ge=1, description="rows decoded together by an embedded engine"

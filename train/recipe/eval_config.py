@@ -50,9 +50,7 @@ class EvalConfig(Section):
     max_response_tokens: Expert[Tokens] = Field(
         0, ge=0, description="0 = the built-in set's own, else as the last stage"
     )
-    max_turns: Expert[Turns] = Field(
-        0, ge=0, description="0 = the built-in set's own, else as the last stage"
-    )
+    max_turns: Expert[Turns] = Field(0, ge=0, description="0 = the built-in set's own, else as the last stage")
     every: Steps = Field(0, ge=0, description="also every so many RL steps; 0 = only before and after")
 
     @property

@@ -109,12 +109,7 @@ def _sections(model: type[BaseModel], prefix: str = "", *, repeats: bool = False
 
 def _described(name: str, field: FieldInfo) -> FieldDoc:
     marks = field.metadata
-    bounds = [
-        f"{sign} {getattr(mark, key)}"
-        for mark in marks
-        for key, sign in _BOUNDS.items()
-        if hasattr(mark, key)
-    ]
+    bounds = [f"{sign} {getattr(mark, key)}" for mark in marks for key, sign in _BOUNDS.items() if hasattr(mark, key)]
     value = None if field.is_required() else field.get_default(call_default_factory=True)
     absent = "required" if field.is_required() else "not set"
     return FieldDoc(

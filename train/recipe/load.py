@@ -24,9 +24,7 @@ from rocstar.train.recipe.toml_file import read_toml
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
-def load_recipe(
-    path: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, others: str = ""
-) -> Recipe:
+def load_recipe(path: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, others: str = "") -> Recipe:
     """Read, override, validate. Raises ConfigError with the value, the reason and the fix.
 
     `path`: a TOML file, a run's folder (its config.toml), the name of a shipped recipe, or the table of a
@@ -156,8 +154,7 @@ def _place_in_set(raw: dict[str, Any], parts: list[str], option: str) -> list[st
     if not parts[1].isdecimal():
         if len(sets) > 1:
             raise ConfigError(
-                f"option {option!r}: the recipe has {len(sets)} sets; say which, --eval.0."
-                f"{'.'.join(parts[1:])}"
+                f"option {option!r}: the recipe has {len(sets)} sets; say which, --eval.0.{'.'.join(parts[1:])}"
             )
         parts = ["eval", "0", *parts[1:]]
     if int(parts[1]) == len(sets):
@@ -186,7 +183,5 @@ def _is_text(field: str) -> bool:
 
 def _index(node: list[Any], part: str, option: str) -> int:
     if not part.isdecimal() or int(part) >= len(node):
-        raise ConfigError(
-            f"option {option!r}: {part!r} is not one of the {len(node)} entries 0..{len(node) - 1}"
-        )
+        raise ConfigError(f"option {option!r}: {part!r} is not one of the {len(node)} entries 0..{len(node) - 1}")
     return int(part)

@@ -23,9 +23,7 @@ class ScratchConfig(Section):
     hidden_size: Expert[Dimensions] = Field(96, ge=1, description="width of the residual stream")
     num_layers: Expert[Annotated[int, Unit("layers")]] = Field(3, ge=1, description="decoder layers")
     num_heads: Expert[Heads] = Field(6, ge=1, description="attention heads; they divide hidden_size")
-    num_kv_heads: Expert[Heads] = Field(
-        3, ge=1, description="heads of keys and values; they divide num_heads"
-    )
+    num_kv_heads: Expert[Heads] = Field(3, ge=1, description="heads of keys and values; they divide num_heads")
     intermediate_size: Expert[Dimensions] = Field(192, ge=1, description="width inside the MLP")
 
     @model_validator(mode="after")
@@ -53,8 +51,7 @@ class ModelConfig(Section):
         "a .jinja file",
     )
     task_prompt: Expert[str] = Field(
-        QUESTION,
-        description="the user's message of tasks, and of evaluations asked like them: text around {question}",
+        QUESTION, description="the user's message of tasks, and of evaluations asked like them: text around {question}"
     )
     thinking: Expert[Literal["keep", "refuse"]] = Field(
         "refuse",
@@ -63,13 +60,10 @@ class ModelConfig(Section):
     )
     thoughts: Expert[Literal["skip", "read"]] = Field(
         "skip",
-        description="tool calls and answers inside `<think>`: 'skip' = neither executed nor judged, "
-        "'read' = both",
+        description="tool calls and answers inside `<think>`: 'skip' = neither executed nor judged, 'read' = both",
     )
     date: Expert[str] = Field(
-        "",
-        description="today's date for a template that shows it, as '2026-01-31'; '' = the day of the "
-        "run's start",
+        "", description="today's date for a template that shows it, as '2026-01-31'; '' = the day of the run's start"
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward; the learner's weights and moments are float32"

@@ -131,9 +131,7 @@ def _is_model_path(value: str, start: Path) -> bool:
 
 
 def _is_template_path(value: str, start: Path) -> bool:
-    from rocstar.engine.chat.boundaries import (
-        bundled_templates,  # only here: not every `--help` reads templates
-    )
+    from rocstar.engine.chat.boundaries import bundled_templates  # only here: not every `--help` reads templates
 
     if value in ("", "model") or value in bundled_templates():
         return False

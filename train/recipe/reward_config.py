@@ -33,9 +33,7 @@ class RewardConfig(Section):
         if self.kind != "math" and not is_reference(self.kind):
             raise ValueError(f"kind = {self.kind!r} is neither 'math' nor of the form 'module:function'")
         if self.kind != "math" and self.mode != "strict":
-            raise ValueError(
-                f"mode = {self.mode!r} belongs to kind = 'math'; a function of your own has none"
-            )
+            raise ValueError(f"mode = {self.mode!r} belongs to kind = 'math'; a function of your own has none")
         if self.kind == "math" and self.args:
             raise ValueError("args belong to a function of your own; kind = 'math' takes none")
         return self

@@ -43,9 +43,7 @@ class RlConfig(Section):
     roc_eps: Expert[Annotated[float, Unit("penalty")]] = Field(
         0.1, gt=0, description="paper: a correct trajectory is drawn with weight 1 / (roc_eps + its penalty)"
     )
-    roc_min_each: Expert[Trajectories] = Field(
-        2, ge=1, description="at least so many of each sign, where they exist"
-    )
+    roc_min_each: Expert[Trajectories] = Field(2, ge=1, description="at least so many of each sign, where they exist")
     timeouts: Expert[Literal["leave_out", "negative"]] = Field(
         "leave_out",
         description="trajectories beyond engine.trajectory_timeout_s: left out, or of reward 0 if the policy "
@@ -62,9 +60,7 @@ class RlConfig(Section):
         description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "
         "'module:function', looked for beside the recipe, then on sys.path",
     )
-    temperature: Expert[Temperature] = Field(
-        1.0, gt=0, description="of the policy's sampling, and of its loss"
-    )
+    temperature: Expert[Temperature] = Field(1.0, gt=0, description="of the policy's sampling, and of its loss")
     lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")
     warmup_steps: Expert[Steps] = Field(20, ge=0, description="first steps, in which the rate rises linearly")
     betas: Expert[Betas] = Field([0.9, 0.95], description="of AdamW: of the first and of the second moment")
@@ -107,9 +103,7 @@ class RlConfig(Section):
     @model_validator(mode="after")
     def _groups_make_sense(self) -> RlConfig:
         if self.group_size < 2:
-            raise ValueError(
-                f"group_size = {self.group_size}: an advantage compares siblings; set it to 2 or more"
-            )
+            raise ValueError(f"group_size = {self.group_size}: an advantage compares siblings; set it to 2 or more")
         if self.group_size > self.rollouts_per_task:
             raise ValueError(
                 f"group_size = {self.group_size} keeps more than rollouts_per_task = "
@@ -136,16 +130,12 @@ class OffPolicyConfig(Section):
     gate_ratio_p99: Expert[Ratio] = Field(
         2.0, gt=1, description="what 99% of the tokens' ratios must lie within; a step beyond it is a bad one"
     )
-    gate_steps: Expert[Steps] = Field(
-        3, ge=0, description="bad steps in a row that pause the optimizer; 0 = never"
-    )
+    gate_steps: Expert[Steps] = Field(3, ge=0, description="bad steps in a row that pause the optimizer; 0 = never")
 
     @model_validator(mode="after")
     def _bounds_make_an_interval(self) -> OffPolicyConfig:
         if self.floor >= self.cap:
-            raise ValueError(
-                f"floor = {self.floor} is not below cap = {self.cap}: no ratio lies between them"
-            )
+            raise ValueError(f"floor = {self.floor} is not below cap = {self.cap}: no ratio lies between them")
         return self
 
 

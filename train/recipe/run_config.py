@@ -30,8 +30,7 @@ class RunConfig(Section):
         [], description="where metrics go besides metrics.jsonl"
     )
     callbacks: list[CallbackConfig] = Field(
-        [],
-        description="custom classes that receive steps, groups and evaluations; 'module:Class' or a table",
+        [], description="custom classes that receive steps, groups and evaluations; 'module:Class' or a table"
     )
 
     keep_records: Expert[Steps] = Field(
@@ -59,9 +58,5 @@ class CheckpointConfig(Section):
     sft_every: Expert[Steps] = Field(
         500, ge=0, description="updates of the cold start from one checkpoint to the next; 0 = none in it"
     )
-    keep_last: Expert[Annotated[int, Unit("checkpoints")]] = Field(
-        2, ge=1, description="the newest so many stay"
-    )
-    keep_every: Expert[Steps] = Field(
-        0, ge=0, description="also keep for good those of every so many steps; 0 = none"
-    )
+    keep_last: Expert[Annotated[int, Unit("checkpoints")]] = Field(2, ge=1, description="the newest so many stay")
+    keep_every: Expert[Steps] = Field(0, ge=0, description="also keep for good those of every so many steps; 0 = none")

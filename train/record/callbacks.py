@@ -145,9 +145,7 @@ class Listeners:
             except Exception as error:  # user code: a failing listener must not end the run
                 self._others.remove(listener)
                 trace = "".join(traceback.format_exception(error)).rstrip()
-                self._console.on_note(
-                    f"{_name(listener)}.{event} failed and hears nothing more of this run:\n{trace}"
-                )
+                self._console.on_note(f"{_name(listener)}.{event} failed and hears nothing more of this run:\n{trace}")
 
 
 def _name(listener: Callback) -> str:

@@ -130,9 +130,7 @@ class Console(StatusLine, Callback):
         rows += self._budget_lines(width - 4)
         counts = {name: number(self._last, name) for name in self._last if name.startswith("ledger/")}
         ledger = [
-            f"{count:.0f} {name.removeprefix('ledger/').replace('_', ' ')}"
-            for name, count in counts.items()
-            if count
+            f"{count:.0f} {name.removeprefix('ledger/').replace('_', ' ')}" for name, count in counts.items() if count
         ]
         if ledger:
             rows.append(Text(", ".join(ledger), style="dim"))

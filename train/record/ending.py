@@ -32,11 +32,7 @@ _FIXES = {
 }
 """Errors of the system about a path of the user, and their fixes."""
 _PACKAGE = Path(__file__).resolve().parents[2]
-_OURS = (
-    *(_PACKAGE / name for name in ("engine", "kernels", "sandbox", "train")),
-    Path("/proc"),
-    Path("/sys"),
-)
+_OURS = (*(_PACKAGE / name for name in ("engine", "kernels", "sandbox", "train")), Path("/proc"), Path("/sys"))
 """Folders whose paths no user chose: an error there is a bug."""
 
 

@@ -208,8 +208,7 @@ def _lock(path: Path) -> Lock:
         return lock
     lock.close()
     raise ConfigError(
-        f"output directory {str(path.parent)!r} is in use by another process; wait for it, "
-        "or choose another folder"
+        f"output directory {str(path.parent)!r} is in use by another process; wait for it, or choose another folder"
     )
 
 

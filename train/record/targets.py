@@ -51,9 +51,7 @@ def check_folder(out: Path) -> None:
     while not there.exists():
         there = there.parent
     if not there.is_dir():
-        raise ConfigError(
-            f"--out {str(out)!r} cannot be made: {str(there)!r} is a file; choose another --out"
-        )
+        raise ConfigError(f"--out {str(out)!r} cannot be made: {str(there)!r} is a file; choose another --out")
     _probe(out, there)
 
 

@@ -43,11 +43,7 @@ class WandbTracker(Callback):
 
     def __init__(self, module: Any, run_dir: Path, config: Mapping[str, Any]) -> None:
         self._run = module.init(
-            project=PROJECT,
-            name=run_dir.name,
-            dir=str(run_dir / "logs"),
-            config=dict(config),
-            mode=_wandb_mode(),
+            project=PROJECT, name=run_dir.name, dir=str(run_dir / "logs"), config=dict(config), mode=_wandb_mode()
         )
         # W&B's own step may only grow, but a resumed run repeats steps: the step is a metric like others.
         self._run.define_metric("*", step_metric="step")

@@ -39,9 +39,7 @@ def _output(checkout: Path, *arguments: str) -> str | None:
     command = ["git", "-C", str(checkout), *arguments]
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=GIT_S, check=True, env=environment
-        )
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=True, env=environment)
     except (OSError, subprocess.SubprocessError):
         return None
     return ended.stdout.strip()

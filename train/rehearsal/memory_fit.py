@@ -49,9 +49,7 @@ def check_fit(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> 
     spare = 1 - (peak_gib + OVERHEAD_GIB) / memory_gib
     fits = spare >= 0
     fix = "" if fits else _fix(peak, memory_gib, settings)
-    return MemoryFit(
-        peak_gib=round(peak_gib, 3), memory_gib=memory_gib, fits=fits, spare=round(spare, 4), fix=fix
-    )
+    return MemoryFit(peak_gib=round(peak_gib, 3), memory_gib=memory_gib, fits=fits, spare=round(spare, 4), fix=fix)
 
 
 def _fix(peak: MemoryPeak, memory_gib: float, settings: MemorySettings) -> str:

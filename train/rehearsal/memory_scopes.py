@@ -64,11 +64,7 @@ def scopes(tracker: MemoryTracker) -> Iterator[None]:
         (PolicyModel, "__call__", within(Category.activations, PolicyModel.__call__)),
         (torch.autograd, "backward", within(Category.temporary, torch.autograd.backward)),
         (torch_checkpoint, "_recomputation_hook", Repeated),
-        (
-            linear_loss._LinearLoss,
-            "backward",
-            staticmethod(within(Category.head, linear_loss._LinearLoss.backward)),
-        ),
+        (linear_loss._LinearLoss, "backward", staticmethod(within(Category.head, linear_loss._LinearLoss.backward))),
     ]
     for name in ("linear_loss", "linear_logprobs"):
         patched.append((learner_module, name, within(Category.head, getattr(learner_module, name))))

@@ -118,13 +118,9 @@ def batches_of(
         rows = rl_rows(recipe, siblings=recipe.rl.group_size, limit=_limit(recipe))
         made = fake_examples(rows, vocabulary=vocabulary, share_prompts=True)
         updates = recipe.rl.num_updates_per_batch
-        batches["rl"] = batch_of(
-            made, room=room, ranks=ranks, cost=cost, updates=updates, seed=recipe.run.seed
-        )
+        batches["rl"] = batch_of(made, room=room, ranks=ranks, cost=cost, updates=updates, seed=recipe.run.seed)
     if not batches:
-        raise ConfigError(
-            "the recipe has neither SFT steps nor [[stages]]: nothing learns, and nothing is rehearsed"
-        )
+        raise ConfigError("the recipe has neither SFT steps nor [[stages]]: nothing learns, and nothing is rehearsed")
     return rows, batches
 
 

@@ -63,9 +63,7 @@ class PackedStep:
 
 def rl_rows(recipe: Recipe, *, siblings: int, limit: int) -> list[RowLengths]:
     """Return the trajectories of one step, `siblings` of each task."""
-    return _rows(
-        generate(LENGTHS, tasks=recipe.rl.tasks_per_step, siblings=siblings, seed=0).trajectories, limit
-    )
+    return _rows(generate(LENGTHS, tasks=recipe.rl.tasks_per_step, siblings=siblings, seed=0).trajectories, limit)
 
 
 def sft_rows(recipe: Recipe) -> list[RowLengths]:
@@ -80,13 +78,9 @@ def _rows(works: Sequence[TrajectoryWork], limit: int) -> list[RowLengths]:
     tasks: dict[str, int] = {}
     rows = []
     for work in works:
-        prompt = max(
-            2, min(work.prompt_tokens, int(PROMPT_SHARE * limit))
-        )  # those of small recipes are short
+        prompt = max(2, min(work.prompt_tokens, int(PROMPT_SHARE * limit)))  # those of small recipes are short
         turns = [(max(1, int(t.new_tokens * scale)), int(t.tool_tokens * scale)) for t in work.turns]
-        rows.append(
-            RowLengths(task=tasks.setdefault(work.group, len(tasks)), prompt=prompt, turns=tuple(turns))
-        )
+        rows.append(RowLengths(task=tasks.setdefault(work.group, len(tasks)), prompt=prompt, turns=tuple(turns)))
     return rows
 
 
@@ -119,20 +113,14 @@ def fake_examples(rows: Sequence[RowLengths], *, vocabulary: int, share_prompts:
         for new, answer in row.turns:
             mask[at : at + new] = True
             at += new + answer
-        made.append(
-            Example(ids=ids, mask=mask, weights=weight[: row.tokens], advantage=1.0, name=f"row {number}")
-        )
+        made.append(Example(ids=ids, mask=mask, weights=weight[: row.tokens], advantage=1.0, name=f"row {number}"))
     return made
 
 
-def batch_of(
-    rows: Sequence[Example], *, room: int, ranks: int, cost: Cost, updates: int, seed: int
-) -> PackedStep:
+def batch_of(rows: Sequence[Example], *, room: int, ranks: int, cost: Cost, updates: int, seed: int) -> PackedStep:
     """Return the step of these rows. The heaviest microbatch of each update, on any rank, comes first."""
     parts = split_updates(len(rows), updates, random.Random(seed))
-    packed = [
-        pack([rows[k] for k in part], tokens_per_microbatch=room, ranks=ranks, cost=cost) for part in parts
-    ]
+    packed = [pack([rows[k] for k in part], tokens_per_microbatch=room, ranks=ranks, cost=cost) for part in parts]
     costs = [[_cost(micro, cost) for micro in micros] for micros in packed]
     return PackedStep(
         updates=[_heaviest_first(micros, ranks) for micros in packed],

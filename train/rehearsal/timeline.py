@@ -79,9 +79,7 @@ def cost_model(size: ModelSize, attention_flops_per_pair: float, hardware: Hardw
     )
 
 
-def generate_s(
-    rows: Sequence[RowLengths], cost: CostModel, *, kv_tokens: int, replicas: int, tool_s: float
-) -> float:
+def generate_s(rows: Sequence[RowLengths], cost: CostModel, *, kv_tokens: int, replicas: int, tool_s: float) -> float:
     """The least time of a step's rollouts on so many replicas; `tool_s`: seconds of a call."""
     works = [
         TrajectoryWork(
@@ -163,7 +161,6 @@ def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardwar
         checkpoint_bytes=saved,
         gather_s=gather_s,
         publish_s=gather_s + delivered_s,
-        checkpoint_s=(whole / links if parted else 0.0)
-        + (whole + moments / machines.ranks) / hardware.host_copy,
+        checkpoint_s=(whole / links if parted else 0.0) + (whole + moments / machines.ranks) / hardware.host_copy,
         checkpoint_write_s=max(whole, moments / machines.ranks) / hardware.disk_write,
     )

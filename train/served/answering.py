@@ -36,14 +36,7 @@ from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml_file import to_toml
-from rocstar.train.record.run_directory import (
-    CONFIG,
-    METRICS,
-    TRAJECTORIES,
-    claim,
-    discard_if_unused,
-    write_config,
-)
+from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, claim, discard_if_unused, write_config
 
 RESPONSE_TOKENS, TURNS = 4096, 16
 """Limits of an answer of a recipe that has no stage to take them from."""
@@ -98,9 +91,7 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[Agent, Endpoint]
     """Open the agent of the model, and the endpoint over it."""
     order = dataclasses.replace(order, recipe=dated(order.recipe, former=order.out))
     stages = order.recipe.stages
-    tokens, turns = (
-        (stages[-1].max_response_tokens, stages[-1].max_turns) if stages else (RESPONSE_TOKENS, TURNS)
-    )
+    tokens, turns = (stages[-1].max_response_tokens, stages[-1].max_turns) if stages else (RESPONSE_TOKENS, TURNS)
     async with contextlib.AsyncExitStack() as stack:
         if order.out is not None:
             stack.enter_context(_folder(order.out, order.recipe))
@@ -109,25 +100,18 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[Agent, Endpoint]
             max_context = max_positions(recipe)
             _, agent = await stack.enter_async_context(
                 open_engine_and_agent(
-                    recipe,
-                    max_response_tokens=order.max_tokens or tokens,
-                    max_turns=order.max_turns or turns,
+                    recipe, max_response_tokens=order.max_tokens or tokens, max_turns=order.max_turns or turns
                 )
             )
         store = None
         if order.out is not None:
             store = ConversationStore(
-                order.out,
-                decode=agent.chat.decode,
-                num_answers=num_answers,
-                temperature=order.recipe.rl.temperature,
+                order.out, decode=agent.chat.decode, num_answers=num_answers, temperature=order.recipe.rl.temperature
             )
             await stack.enter_async_context(store)
         options = dataclasses.replace(order.options, max_context=max_context, isolation=isolation_of(agent))
         access = access_log(order.access_log, "rocstar.serve.access")
-        opening = open_endpoint(
-            agent, options, address=order.address, access=access, store=store, note=order.note
-        )
+        opening = open_endpoint(agent, options, address=order.address, access=access, store=store, note=order.note)
         try:
             endpoint = await stack.enter_async_context(opening)
         except ValueError as error:
@@ -144,9 +128,7 @@ def isolation_of(agent: Agent) -> str:
 def _folder(out: Path, recipe: Recipe) -> Iterator[None]:
     """The folder of the records, this process's alone: new, or of the same recipe and model."""
     if (out / METRICS).exists():
-        raise ConfigError(
-            f"--out {str(out)!r} holds a run, whose records are of training; take another folder"
-        )
+        raise ConfigError(f"--out {str(out)!r} holds a run, whose records are of training; take another folder")
     with claim(out, resume=(out / TRAJECTORIES).exists(), mark=TRAJECTORIES):
         try:
             write_config(out, to_toml(recipe), is_started=(out / CONFIG).exists())

@@ -91,12 +91,7 @@ async def _chat(order: ChatOrder, client: ChatClient, whom: str) -> int:
             if start is not None and start.goes_on:
                 prompts = [None]
             good = await answer_all(
-                client,
-                prompts,
-                num_choices=order.num_choices,
-                as_json=order.as_json,
-                screen=screen,
-                history=history,
+                client, prompts, num_choices=order.num_choices, as_json=order.as_json, screen=screen, history=history
             )
             return 0 if good else 1
         from rocstar.engine.serve.terminal.line_editor import LineEditor

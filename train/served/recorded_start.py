@@ -84,9 +84,7 @@ def recorded_start(place: str) -> RecordedStart:
     """
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise ConfigError(
-            f"--from {place!r}: give FILE:ROW or FILE:ROW@TURN, as the page of a trajectory shows it"
-        )
+        raise ConfigError(f"--from {place!r}: give FILE:ROW or FILE:ROW@TURN, as the page of a trajectory shows it")
     path, row, turn = Path(found[1]), int(found[2]), found[3]
     record = _record(path, row)
     name = f"{record.get('id')} of {path}"
@@ -100,9 +98,7 @@ def recorded_start(place: str) -> RecordedStart:
     end = len(record["ids"]) if turn is None else int(turns[int(turn) - 1]["start"])
     return RecordedStart(
         name=name if turn is None else f"{name}, before turn {turn}",
-        segments=[
-            (record["ids"][s["start"] : s["end"]], s["text"]) for s in record["segments"] if s["end"] <= end
-        ],
+        segments=[(record["ids"][s["start"] : s["end"]], s["text"]) for s in record["segments"] if s["end"] <= end],
         goes_on=turn is not None,
         question=str(record["task"]["question"]),
         answer="" if turn is not None else str(turns[-1]["text"]),

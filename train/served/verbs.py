@@ -82,9 +82,7 @@ def add_chat(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
     parser.add_argument("--served-model", default="rocstar-agent", metavar="NAME", help=text)
     text = "of a URL: a file that holds its token"
     parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
-    parser.add_argument(
-        "--prompt", metavar="P", help="ask this, print the answer and end; - = standard input"
-    )
+    parser.add_argument("--prompt", metavar="P", help="ask this, print the answer and end; - = standard input")
     text = "go on from a recorded trajectory, token for token: before a turn, or behind its end"
     parser.add_argument("--from", dest="start", metavar="FILE:ROW[@TURN]", help=text)
     text = "of --prompt, or where standard input is no terminal, a prompt a line: one JSON object per answer"
@@ -143,9 +141,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
 def _local_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
     """Return the recipe of a model that this process opens. ConfigError if there is none."""
     if re.fullmatch(r"[\w.-]+:[0-9]+(/.*)?", options.target) and not Path(options.target).exists():
-        raise ConfigError(
-            f"{options.target!r} is not a run or a model; for a server pass http://{options.target}"
-        )
+        raise ConfigError(f"{options.target!r} is not a run or a model; for a server pass http://{options.target}")
     if missing := missing_extra_message("rocstar chat of a model that is opened here", "train"):
         raise ConfigError(missing)
     recipe = recipe_of(options.target, options.model, rest)
@@ -237,9 +233,7 @@ def _token(path: Path | None) -> str | None:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--token-file: {format_error(error)}. Pass a readable file with the token."
-        ) from None
+        raise ConfigError(f"--token-file: {format_error(error)}. Pass a readable file with the token.") from None
 
 
 def _check_address(url: str) -> None:

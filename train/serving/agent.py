@@ -62,9 +62,7 @@ async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None)
                 await stack.enter_async_context(pool)
             except SandboxError as error:
                 ended = TrainingStopped if error.retryable else ConfigError
-                raise ended(
-                    f"the sandbox cannot start: {error}; see `{shell_command('sandbox', 'doctor')}`"
-                ) from None
+                raise ended(f"the sandbox cannot start: {error}; see `{shell_command('sandbox', 'doctor')}`") from None
         yield pool
 
 
@@ -89,9 +87,7 @@ def workers_url() -> str:
 @contextlib.asynccontextmanager
 async def open_fabric(url: str, flavours: Sequence[str]) -> AsyncIterator[RedisFabric]:
     """The workers at `url`, once there is one for each of the flavours."""
-    from rocstar.sandbox.fabric import (
-        RedisFabric,  # the extra `fabric`; preflight says so where it is missing
-    )
+    from rocstar.sandbox.fabric import RedisFabric  # the extra `fabric`; preflight says so where it is missing
 
     async with contextlib.AsyncExitStack() as stack:
         try:

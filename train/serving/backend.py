@@ -124,9 +124,7 @@ def opened_fleet(fleet: Fleet, publisher: Publisher, others: Sequence[NodeAddres
     def begin(stage: str) -> None:
         fleet.stage = stage
 
-    return Opened(
-        engine=fleet, publisher=publisher, measure=fleet_measure(fleet), begin=begin, others=list(others)
-    )
+    return Opened(engine=fleet, publisher=publisher, measure=fleet_measure(fleet), begin=begin, others=list(others))
 
 
 class CopyPublisher:
@@ -216,9 +214,7 @@ class EngineBackend(Protocol):
         """Open another node's engine and agent, on that node, at rank 0's command."""
         raise NotImplementedError
 
-    def open_serving_node(
-        self, recipe: Recipe, rank: int, command: OpenNode, service: OpenService
-    ) -> OpenedNode:
+    def open_serving_node(self, recipe: Recipe, rank: int, command: OpenNode, service: OpenService) -> OpenedNode:
         """The same on a node that has no part of the learner; `rank` is of its one process."""
         raise NotImplementedError
 

@@ -211,9 +211,7 @@ async def open_engines(
 ) -> AsyncIterator[tuple[EmbeddedEngine | Fleet, list[EmbeddedEngine]]]:
     """Engines that decode with `model` itself, in turns in `thread`. One alone costs nothing more."""
     config = recipe.engine
-    engines = [
-        engine_of(recipe, model, thread, beside_learner=beside_learner) for _ in range(config.num_replicas)
-    ]
+    engines = [engine_of(recipe, model, thread, beside_learner=beside_learner) for _ in range(config.num_replicas)]
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             await stack.enter_async_context(engine)

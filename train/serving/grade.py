@@ -125,9 +125,7 @@ def _rows(lines: IO[bytes], name: str) -> Iterator[Attempt]:
     while line := lines.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
-            raise ConfigError(
-                f"line {number} of {name} is longer than {MAX_LINE_BYTES >> 20} MiB; split the text"
-            )
+            raise ConfigError(f"line {number} of {name} is longer than {MAX_LINE_BYTES >> 20} MiB; split the text")
         if line.strip():
             yield _row(line, f"line {number} of {name}")
 

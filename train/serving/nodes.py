@@ -162,9 +162,7 @@ async def _serve(recipe: Recipe, make_team: Callable[..., LearnerTeam], start: S
         checkpoint.set_threads(team.world.threads(recipe.run.threads))
         team.follow()
 
-    open_node = partial(
-        backend_of(recipe).open_node, recipe, team, start.path, service=partial(_open_service, token)
-    )
+    open_node = partial(backend_of(recipe).open_node, recipe, team, start.path, service=partial(_open_service, token))
     await serve_node(open_node, in_daemon(follow, name="learner"), commands)
 
 

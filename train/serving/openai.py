@@ -37,9 +37,7 @@ class OpenAI(EngineBackend):
                 f"engine.url = {recipe.engine.url!r} is no address of an endpoint; it begins with http:// or "
                 "https:// and ends with /v1"
             )
-        return [
-            f"engine.url = {recipe.engine.url!r}: whether it answers, which is seen when the engine opens"
-        ]
+        return [f"engine.url = {recipe.engine.url!r}: whether it answers, which is seen when the engine opens"]
 
     @contextlib.asynccontextmanager
     async def open(

@@ -115,8 +115,7 @@ async def open_servers(
     launches = [Launch(recipe=recipe, folder=folder, replica=k) for k in range(recipe.engine.num_replicas)]
     paths = [logs / f"{name}-{launch.replica}.log" for launch in launches]
     replicas = [
-        _replica(launch, path, version, note, canary, launcher)
-        for launch, path in zip(launches, paths, strict=True)
+        _replica(launch, path, version, note, canary, launcher) for launch, path in zip(launches, paths, strict=True)
     ]
     send_to_all = None
     async with contextlib.AsyncExitStack() as stack:
@@ -150,23 +149,13 @@ async def open_servers(
         yield NodeServers(fleet=fleet, replicas=replicas, recipe=recipe, start_from=start_from, canary=canary)
 
 
-def server_environment(
-    gpus: list[int] | None, environment: Mapping[str, str] = os.environ
-) -> dict[str, str | None]:
+def server_environment(gpus: list[int] | None, environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
     """Environment variables that a server adds to ours, or removes (None)."""
-    return {
-        **server_env(gpus, environment),
-        **{name: None for name in environment if NOT_THEIRS.fullmatch(name)},
-    }
+    return {**server_env(gpus, environment), **{name: None for name in environment if NOT_THEIRS.fullmatch(name)}}
 
 
 def _replica(
-    launch: Launch,
-    log: Path,
-    version: int,
-    note: Callable[[str], None],
-    canary: Canary | None,
-    launcher: Launcher,
+    launch: Launch, log: Path, version: int, note: Callable[[str], None], canary: Canary | None, launcher: Launcher
 ) -> Replica:
     rows = vocabulary_size(str(launch.folder))
     if rows is None:
@@ -185,9 +174,7 @@ def _replica(
     )
 
 
-async def _enter_all(
-    stack: contextlib.AsyncExitStack, replicas: Sequence[Replica], logs: Sequence[Path]
-) -> None:
+async def _enter_all(stack: contextlib.AsyncExitStack, replicas: Sequence[Replica], logs: Sequence[Path]) -> None:
     with working("starting inference servers", unit="servers", total=len(replicas)) as work:
 
         async def enter(replica: Replica) -> None:

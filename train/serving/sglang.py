@@ -36,13 +36,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened, opened_fleet
-from rocstar.train.serving.node_commands import (
-    NodeAddress,
-    OpenedNode,
-    OpenNode,
-    OpenService,
-    open_others,
-)
+from rocstar.train.serving.node_commands import NodeAddress, OpenedNode, OpenNode, OpenService, open_others
 from rocstar.train.serving.placement import GpuMap, check_gpus, server_env
 from rocstar.train.serving.servers import Launch, check_sglang, make_canary, open_servers
 from rocstar.train.tasks.chat_format import chat_format
@@ -151,9 +145,7 @@ class SGLang(EngineBackend):
     ) -> OpenedNode:
         return self._open_node(recipe, team, team.world.rank, command, service)
 
-    def open_serving_node(
-        self, recipe: Recipe, rank: int, command: OpenNode, service: OpenService
-    ) -> OpenedNode:
+    def open_serving_node(self, recipe: Recipe, rank: int, command: OpenNode, service: OpenService) -> OpenedNode:
         return self._open_node(recipe, None, rank, command, service)
 
     @contextlib.asynccontextmanager
@@ -194,9 +186,7 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap, size: ModelSize | str, ranks: int) 
         share = size.dtype_bytes * size.parameters / len(gpus.servers[0])
         server = f"  {format_bytes(share)} of weights; KV fills engine.args.mem-fraction-static"
     other = " while no server runs" if recipe.engine.placement == "restart" else ""
-    used = {
-        gpu: [f"learner rank {rank} of the node{other}{learner}"] for rank, gpu in enumerate(gpus.learner)
-    }
+    used = {gpu: [f"learner rank {rank} of the node{other}{learner}"] for rank, gpu in enumerate(gpus.learner)}
     for k, of_server in enumerate(gpus.servers):
         for gpu in of_server:
             used.setdefault(gpu, []).append(f"server {k}{server}")

@@ -25,9 +25,7 @@ def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatForma
     return chat
 
 
-def _format(
-    recipe: Recipe, field: str, tokenizer: Tokenizer, own: str | None, tools: Sequence[Tool]
-) -> ChatFormat:
+def _format(recipe: Recipe, field: str, tokenizer: Tokenizer, own: str | None, tools: Sequence[Tool]) -> ChatFormat:
     """Return the format of the template that `field` names; `own` is the template of the model itself."""
     try:
         return ChatFormat(

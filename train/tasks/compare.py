@@ -17,13 +17,7 @@ from dataclasses import dataclass
 from rocstar.engine.types import Task
 from rocstar.train.tasks import forms
 from rocstar.train.tasks.latex import bracket_depths, clean, is_closed, last_boxed
-from rocstar.train.tasks.numbers import (
-    has_exponent,
-    numbers_equal,
-    read_decimal_comma,
-    read_number,
-    read_scientific,
-)
+from rocstar.train.tasks.numbers import has_exponent, numbers_equal, read_decimal_comma, read_number, read_scientific
 from rocstar.train.tasks.operators import MAX_NESTING, forbidden_operator, is_expression
 from rocstar.train.tasks.rows import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.units import unit_behind
@@ -36,9 +30,7 @@ MAX_WORDS = 4
 """The maximum number of words that a policy can be expected to give letter by letter."""
 _SAYS = frozenset({"is", "are", "answer", "see", "proof", "solution:", "depends"})
 _DIGITS = re.compile(r"[+-]?[0-9]+")
-_RATIO = re.compile(
-    r"(?:[0-9.]+|[A-Za-z])(?: ?: ?(?:[0-9.]+|[A-Za-z]))+(?: ?(?:\\text\{ ?)?[ap]\.?m\.? ?\}?)?"
-)
+_RATIO = re.compile(r"(?:[0-9.]+|[A-Za-z])(?: ?: ?(?:[0-9.]+|[A-Za-z]))+(?: ?(?:\\text\{ ?)?[ap]\.?m\.? ?\}?)?")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _INTEGER = re.compile(r"(?P<name>[a-z]) ?\\in ?(?P<of>\\mathbb\{[ZN]\})")
 _ARGUMENT = re.compile(r"(?P<of>(?<![A-Za-z])[A-Za-z]\()(?P<name>[a-z])\) ?=")

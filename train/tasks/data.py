@@ -34,9 +34,7 @@ _SOURCE_COLUMN = "data_source"
 """The column with a row's source, in data sets that combine several."""
 
 
-def load_tasks(
-    config: DataConfig, *, base: Path, check: Callable[[Task], None] = lambda task: None
-) -> list[Task]:
+def load_tasks(config: DataConfig, *, base: Path, check: Callable[[Task], None] = lambda task: None) -> list[Task]:
     """Return the tasks of a source, in its order. Relative paths start at `base`. Raises ConfigError.
 
     `check` is called with every row's task and refuses it with a ChatError. If the first `limit` rows have
@@ -86,9 +84,7 @@ def reasoning_gym_tasks(family: str, options: Mapping[str, Any], *, size: int, s
         question = str(entry["question"]).strip()
         task_id = content_id(family, question, answer)
         meta = {"family": family, "entry": entry}
-        tasks.setdefault(
-            task_id, Task(id=task_id, source=family, question=question, answer=answer, meta=meta)
-        )
+        tasks.setdefault(task_id, Task(id=task_id, source=family, question=question, answer=answer, meta=meta))
         if len(tasks) == size:
             return list(tasks.values())
     raise ConfigError(
@@ -138,9 +134,7 @@ def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]
 
 def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
     if not isinstance(row, Mapping):
-        raise ConfigError(
-            f"{where} is {short_repr(row)}, not an object; each row must map field names to values"
-        )
+        raise ConfigError(f"{where} is {short_repr(row)}, not an object; each row must map field names to values")
     question, context = question_of(field_of(row, config.question, where), config.question, where)
     answer = answer_text(field_of(row, config.answer, where), config.answer, where)
     source, used = name_of(config), {config.question, config.answer}
@@ -262,9 +256,7 @@ class TaskCursor:
     def __init__(self, tasks: Sequence[Task], *, seed: int, stage: int = 0) -> None:
         """`stage` is counted from 0; each has its own order."""
         if not tasks:
-            raise ConfigError(
-                "there are no tasks to train on; the data source or the difficulty filter left none"
-            )
+            raise ConfigError("there are no tasks to train on; the data source or the difficulty filter left none")
         self._tasks = sorted(tasks, key=lambda task: task.id)
         self._seed = f"{seed}/stage{stage}" if stage else f"{seed}"
         self._fingerprint = content_id("", "\0".join(task.id for task in self._tasks), self._seed)

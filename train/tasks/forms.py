@@ -126,8 +126,7 @@ def read_form(text: str, *, is_truth: bool, depth: int = 0) -> Form:
         made = tuple(map(read, pieces))
         if _SEMICOLON.search(text):  # "p=5,q=2; p=7,q=2": each is one solution
             made = tuple(
-                Form(kind=Kind.row, brackets="()", parts=one.parts) if one.kind is Kind.list else one
-                for one in made
+                Form(kind=Kind.row, brackets="()", parts=one.parts) if one.kind is Kind.list else one for one in made
             )
         if _OR.search(text) and all(map(_is_solved, made)) and len({part.label for part in made}) == 1:
             return Form(kind=Kind.union, text=text, parts=_flat(made, Kind.union))
@@ -138,9 +137,7 @@ def read_form(text: str, *, is_truth: bool, depth: int = 0) -> Form:
         return Form(kind=Kind.leaf, text=text)
     if _EITHER.search(text) and text.count("\\pm") + text.count("\u00b1") == 1:
         up, down = _EITHER.sub("+", text), _EITHER.sub("-", text)
-        return Form(
-            kind=Kind.list, parts=(read(_EITHER_DOWN.sub("-", up)), read(_EITHER_DOWN.sub("+", down)))
-        )
+        return Form(kind=Kind.list, parts=(read(_EITHER_DOWN.sub("-", up)), read(_EITHER_DOWN.sub("+", down))))
     if (solved := _range(text)) is not None:
         return solved
     label, value = _labelled(text, is_truth=is_truth)
@@ -169,9 +166,7 @@ def _bracketed(text: str, read: Callable[[str], Form]) -> Form:
         described = split(content, _SUCH_THAT)
         if len(described) == 2 and _VARIABLE.fullmatch(split(described[0], _IN)[0]):
             return read(described[1]) if _RELATION.search(described[1]) else Form(kind=Kind.leaf, text=text)
-        return Form(
-            kind=Kind.set, text=text, parts=_flat([read(piece) for piece in pieces if piece], Kind.list)
-        )
+        return Form(kind=Kind.set, text=text, parts=_flat([read(piece) for piece in pieces if piece], Kind.list))
     if len(pieces) == 1:
         bare = unparenthesised(text)
         return read(bare) if bare != text else Form(kind=Kind.leaf, text=text)
@@ -211,9 +206,7 @@ def _range(text: str) -> Form | None:
     sides = split(text, _RELATION)
     if not signs or len(sides) != len(signs) + 1 or "=" in text:
         return None
-    if (len(signs) == 1 and _is_constant(sides[0]) and sides[0]) or (
-        signs[0] in (">", "\\geq") and len(signs) == 2
-    ):
+    if (len(signs) == 1 and _is_constant(sides[0]) and sides[0]) or (signs[0] in (">", "\\geq") and len(signs) == 2):
         sides, signs = sides[::-1], [_TURNED[sign] for sign in reversed(signs)]
     if len(signs) == 1:
         (variable, end), (sign,) = sides, signs
@@ -314,10 +307,7 @@ def _labelled(text: str, *, is_truth: bool) -> tuple[str | None, str | None]:
     if is_truth:
         return label, members[-1]
     values = [read_number(member) for member in members[1 if label is not None else 0 :]]
-    if (
-        any(value is None or value.value != values[-1].value for value in values if values[-1])
-        or not values[-1]
-    ):
+    if any(value is None or value.value != values[-1].value for value in values if values[-1]) or not values[-1]:
         return None, None
     return label, members[-1]
 

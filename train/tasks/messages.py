@@ -59,25 +59,15 @@ def _read_content(value: Any, where: str) -> str:
     if isinstance(value, str):
         return value
     if value is None:
-        raise ConfigError(
-            f"{where} has no content; write its text (only an assistant that calls may be silent)"
-        )
+        raise ConfigError(f"{where} has no content; write its text (only an assistant that calls may be silent)")
     if not isinstance(value, list):
-        raise ConfigError(
-            f"{where}: content is {short_repr(value)}; it must be text, or a list of text parts"
-        )
+        raise ConfigError(f"{where}: content is {short_repr(value)}; it must be text, or a list of text parts")
     texts = []
     for part in value:
-        if (
-            not isinstance(part, Mapping)
-            or part.get("type") != "text"
-            or not isinstance(part.get("text"), str)
-        ):
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, Mapping) else None
             what = f"a part of type {kind!r}" if isinstance(kind, str) else short_repr(part)
-            raise ConfigError(
-                f'{where}: content has {what}; only text is trained on: {{"type": "text", "text": ...}}'
-            )
+            raise ConfigError(f'{where}: content has {what}; only text is trained on: {{"type": "text", "text": ...}}')
         texts.append(part["text"])
     return "".join(texts)
 

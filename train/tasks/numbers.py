@@ -31,9 +31,7 @@ _FRACTION = re.compile(
     r"(?:\{\s*(?P<bottom>[+-]?[0-9]+)\s*\}|(?P<bottom1>[0-9]))(?P<rest>.*)",
     re.DOTALL,
 )
-_SLASH = re.compile(
-    rf"{_SIGN}(?P<top>[0-9]+)\s*/\s*(?P<bottom>[+-]?[0-9]+)(?![0-9.,/^!_])(?P<rest>.*)", re.DOTALL
-)
+_SLASH = re.compile(rf"{_SIGN}(?P<top>[0-9]+)\s*/\s*(?P<bottom>[+-]?[0-9]+)(?![0-9.,/^!_])(?P<rest>.*)", re.DOTALL)
 _MIXED = re.compile(
     rf"{_SIGN}(?P<whole>{_INTEGER}) +(?P<top>0|[1-9][0-9]*)\s*/\s*"
     r"(?P<bottom>[0-9]+)(?![0-9.,/^!_])(?P<rest>.*)",
@@ -52,8 +50,7 @@ _SCIENTIFIC = re.compile(
     r"10\^(?:\{\s*(?P<power>[+-]?[0-9]+)\s*\}|(?P<power1>[0-9]))"
 )
 _BASES = {
-    name: str(i)
-    for i, name in enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 2)
+    name: str(i) for i, name in enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 2)
 }
 
 

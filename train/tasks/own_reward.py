@@ -168,9 +168,7 @@ class FunctionReward:
             self._log_once(attempt, text)
             return Failed(kind="reward_error", retryable=False, detail=text[-MAX_DETAIL:])
         return Scored(
-            reward=float(reward.value),
-            method=reward.method,
-            is_correct=reward.is_correct and not attempt.is_truncated,
+            reward=float(reward.value), method=reward.method, is_correct=reward.is_correct and not attempt.is_truncated
         )
 
     async def _call(self, attempt: Attempt) -> object:

@@ -67,9 +67,7 @@ class Grader:
 
     def __init__(self, sandbox: Sandbox, *, wall_s: float) -> None:
         self._sandbox = sandbox
-        self._limits = Limits(
-            wall_s=wall_s, cpu_s=max(1, math.ceil(wall_s * CPU_SHARE)), output_bytes=1 << 16
-        )
+        self._limits = Limits(wall_s=wall_s, cpu_s=max(1, math.ceil(wall_s * CPU_SHARE)), output_bytes=1 << 16)
 
     async def ask(
         self, program: str, truth: Any, prediction: Any, *, count: int, deadline: float | None
@@ -104,9 +102,7 @@ def _scorer(family: str) -> Literal["equal", "decimal", "program"]:
     code."""
     families = reasoning_gym().factory.DATASETS
     if family not in families:
-        raise ConfigError(
-            f"task family {family!r} is unknown to the installed reasoning-gym; load the tasks again"
-        )
+        raise ConfigError(f"task family {family!r} is unknown to the installed reasoning-gym; load the tasks again")
     from reasoning_gym.dataset import ProceduralDataset
 
     if families[family][0].score_answer is ProceduralDataset.score_answer:

@@ -130,14 +130,10 @@ def jsonl_rows(path: Path) -> Rows:
                     try:
                         row = json.loads(line)
                     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-                        raise ConfigError(
-                            f"{where} is not JSON: {error}; write one JSON object per line"
-                        ) from None
+                        raise ConfigError(f"{where} is not JSON: {error}; write one JSON object per line") from None
                     yield where, row
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot read data file {format_error(error, path)}; pass a UTF-8 JSONL file"
-        ) from None
+        raise ConfigError(f"cannot read data file {format_error(error, path)}; pass a UTF-8 JSONL file") from None
 
 
 def _parquet_rows(path: Path) -> Rows:

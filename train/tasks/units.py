@@ -80,9 +80,7 @@ _BEHIND = re.compile(
     r"|\s[A-Za-z]{2,}(?:[ /][A-Za-z]{2,})*(?:\^\{?[23]\}?)?)",
     re.DOTALL,
 )
-_DEGREES_BEHIND = re.compile(
-    r"(?P<value>.*[^\s^\\_])(?P<unit>\^\\circ\s*(?:\\text\{[CF]\}|[CF])?)", re.DOTALL
-)
+_DEGREES_BEHIND = re.compile(r"(?P<value>.*[^\s^\\_])(?P<unit>\^\\circ\s*(?:\\text\{[CF]\}|[CF])?)", re.DOTALL)
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|arc)")
 _PRODUCTS: Final = frozenset({"mile", "inch", "milligram", "milliliter", "kilogram", "pound"})
 """Units whose short names may be products of letters."""

@@ -36,11 +36,7 @@ def is_words(text: str) -> bool:
 def is_product(text: str) -> bool:
     """True if letters are a product of variables: `mn` and `a b c`, but not `AB`, `no` and `\\text{ab}`."""
     letters = text.replace(" ", "")
-    return (
-        bool(_LETTERS.fullmatch(letters))
-        and len(set(letters)) == len(letters)
-        and letters not in _NO_PRODUCTS
-    )
+    return bool(_LETTERS.fullmatch(letters)) and len(set(letters)) == len(letters) and letters not in _NO_PRODUCTS
 
 
 def words_equal(prediction: str, truth: str) -> bool:

@@ -76,9 +76,6 @@ def scripts(count: int, vocabulary: int, *, seed: int, is_long: bool) -> list[be
     if not is_long:
         return [bench.Script(prompt=one.prompt, turns=one.turns[:2]) for one in made]
     return [
-        bench.Script(
-            prompt=4 * one.prompt,
-            turns=[(min(4 * length, 400), tool) for length, tool in one.turns[:2]],
-        )
+        bench.Script(prompt=4 * one.prompt, turns=[(min(4 * length, 400), tool) for length, tool in one.turns[:2]])
         for one in made
     ]

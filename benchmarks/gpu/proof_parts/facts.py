@@ -18,12 +18,7 @@ from .results import Facts, NewShape
 
 PACKAGES = ("torch", "triton", "transformers", "numpy", "liger_kernel", "peft")
 SMI_FIELDS = "name,memory.total,driver_version,clocks.sm,power.limit"
-BACKENDS = (
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-)
+BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
 COMMAND_S = 20
 DOCTOR = "from rocstar.train.cli import main; raise SystemExit(main())"
 

@@ -48,9 +48,7 @@ def measure(part: Part) -> None:
     del logits
 
     def once(chunk_rows: int | None) -> tuple[Tensor, ...]:
-        loss, _ = linear_loss(
-            hidden, weight, rows.ids_N, rows.loss_of, grad_output=1.0, chunk_rows=chunk_rows
-        )
+        loss, _ = linear_loss(hidden, weight, rows.ids_N, rows.loss_of, grad_output=1.0, chunk_rows=chunk_rows)
         return torch.autograd.grad(loss, (hidden, weight))
 
     for chunk_rows in CHUNK_ROWS if part.on_device else TOY_CHUNK_ROWS:
@@ -126,9 +124,7 @@ def row_kernels(part: Part, logits: Tensor, ids: Tensor) -> list[RowKernel]:
 def kernel_actions(part: Part, logits: Tensor, ids: Tensor) -> dict[str, tuple[Action, Action]]:
     """By config: the statistics of all rows, and the gradient in place of the logits."""
     if not part.on_device:
-        run = functools.partial(
-            torch_ops.row_loss_, logits, ids, lambda logprobs, _: -logprobs, temperature=1.0
-        )
+        run = functools.partial(torch_ops.row_loss_, logits, ids, lambda logprobs, _: -logprobs, temperature=1.0)
         return {"torch": (functools.partial(run, grad=False), functools.partial(run, grad=True))}
     from rocstar.kernels import triton_ops
 
@@ -141,7 +137,7 @@ def kernel_actions(part: Part, logits: Tensor, ids: Tensor) -> dict[str, tuple[A
                 *(logits, ids, logprobs, entropy, maximum, log_sum, 1.0), config=config,
             ),
             functools.partial(
-                triton_ops.launch_dlogits_, logits, logits, ids, maximum, log_sum, slope, 1.0, config=config
+                triton_ops.launch_dlogits_, logits, logits, ids, maximum, log_sum, slope, 1.0, config=config,
             ),
         )
         for config in launch_configs(part.device)

@@ -29,13 +29,7 @@ REPEATS = 3
 FORWARDS = 3
 """FLOP of forward and backward over that of a forward."""
 LEAST_S = 20
-PEAK_TFLOPS = (
-    ("H100 PCIe", 756.0),
-    ("H100 NVL", 835.0),
-    ("H100", 989.0),
-    ("H200", 989.0),
-    ("MI300X", 1307.0),
-)
+PEAK_TFLOPS = (("H100 PCIe", 756.0), ("H100 NVL", 835.0), ("H100", 989.0), ("H200", 989.0), ("MI300X", 1307.0))
 """Dense bfloat16 as the vendors state it, by a part of the device's name; the first that fits."""
 
 
@@ -59,9 +53,7 @@ def measure(part: Part) -> None:
         rehearse(part, recipe, step)
         part.save()
         if (memory := device_gib(part)) and step.rehearsed_gib > memory:
-            step.left_out = (
-                f"needs {step.rehearsed_gib:.1f} GiB by the rehearsal, the device has {memory:.1f}"
-            )
+            step.left_out = f"needs {step.rehearsed_gib:.1f} GiB by the rehearsal, the device has {memory:.1f}"
             continue
         try:
             time_update(part, recipe, step)

@@ -35,11 +35,7 @@ def measure(part: Part) -> None:
     run = part.path(".run")
     shutil.rmtree(run, ignore_errors=True)
     result.asked_steps = TOY_STEPS if part.toy else STEPS
-    arguments = [
-        *(TOY if part.toy else SHORT),
-        f"--stages.0.steps={result.asked_steps}",
-        f"--output-dir={run}",
-    ]
+    arguments = [*(TOY if part.toy else SHORT), f"--stages.0.steps={result.asked_steps}", f"--output-dir={run}"]
     command = [sys.executable, "-m", "rocstar.train", str(ROOT / "recipes" / "quickstart.toml"), *arguments]
     part.save()
     log = part.path(".txt")

@@ -103,9 +103,7 @@ def check_rows(part: Part, ops: dict[str, RowLossOp]) -> None:
         part.save()
 
 
-def head_error(
-    part: Part, dtype: torch.dtype, head_dtype: torch.dtype, shape: tuple[int, int, int, int]
-) -> HeadError:
+def head_error(part: Part, dtype: torch.dtype, head_dtype: torch.dtype, shape: tuple[int, int, int, int]) -> HeadError:
     """`linear_loss` in these types at one shape against float64."""
     num_rows, size, vocabulary, chunk_rows = shape
     device, generator = part.device, torch.Generator(part.device).manual_seed(SEED)
@@ -120,9 +118,7 @@ def head_error(
         weights_N=torch.full((num_rows,), 1 / num_rows, device=device),
         advantages_N=normal(num_rows),
     )
-    loss, found = linear_loss(
-        hidden, weight, rows.ids_N, rows.loss_of, chunk_rows=chunk_rows, head_dtype=head_dtype
-    )
+    loss, found = linear_loss(hidden, weight, rows.ids_N, rows.loss_of, chunk_rows=chunk_rows, head_dtype=head_dtype)
     got = torch.autograd.grad(loss, (hidden, weight))
     wide = [tensor.detach().double().requires_grad_(True) for tensor in (hidden, weight)]
     wanted = torch.autograd.grad(through_logits(*wide, rows), wide)
@@ -166,10 +162,7 @@ def repeated(part: Part, ops: dict[str, RowLossOp]) -> dict[str, Callable[[], li
 def differing(once: Callable[[], list[Tensor]], runs: int) -> int:
     """How many of `runs` runs differ in a bit from the first."""
     first = [tensor.clone() for tensor in once()]
-    return sum(
-        not all(torch.equal(bits(a), bits(b)) for a, b in zip(first, once(), strict=True))
-        for _ in range(runs)
-    )
+    return sum(not all(torch.equal(bits(a), bits(b)) for a, b in zip(first, once(), strict=True)) for _ in range(runs))
 
 
 def bits(tensor: Tensor) -> Tensor:

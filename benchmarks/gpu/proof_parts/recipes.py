@@ -15,13 +15,7 @@ from .models import SHAPES
 
 
 def recipe_of(
-    size: str,
-    *,
-    dtype: str,
-    tokens_per_microbatch: int,
-    longest: int,
-    tasks: int,
-    checkpointing: bool = False,
+    size: str, *, dtype: str, tokens_per_microbatch: int, longest: int, tasks: int, checkpointing: bool = False
 ) -> Recipe:
     """One RL step of 8 rollouts for each of `tasks` tasks, with responses of at most `longest` tokens."""
     data = {"source": "reasoning_gym", "families": {"gcd": {}}, "size": 8}

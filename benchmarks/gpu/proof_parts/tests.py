@@ -38,9 +38,7 @@ def measure(part: Part) -> None:
     ]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""} if part.which == "cpu" else {}
     with part.path(".txt").open("w") as log:
-        tests = subprocess.Popen(
-            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **hidden}
-        )
+        tests = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **hidden})
         try:
             result.exit_code = tests.wait(part.left() - STOP_S)
             result.is_cut_short = False

@@ -65,14 +65,6 @@ class Forward:
         """
 
 def sample(
-    logits: int,
-    vocabulary: int,
-    temperatures: int,
-    noise: int,
-    tokens: int,
-    logprobs: int,
-    begin: int,
-    end: int,
-    /,
+    logits: int, vocabulary: int, temperatures: int, noise: int, tokens: int, logprobs: int, begin: int, end: int, /
 ) -> bool:
     """Rows [begin, end); False if one has no distribution. Releases the GIL."""

@@ -86,9 +86,7 @@ def needs_all_heads(device_type: str, dtype: torch.dtype, *, has_mask: bool, is_
     return is_hip or has_mask or dtype not in (torch.bfloat16, torch.float16)
 
 
-def grouped_attention(
-    q_SHQD: Tensor, k_SKLD: Tensor, v_SKLD: Tensor, mask: Tensor | None, scale: float
-) -> Tensor:
+def grouped_attention(q_SHQD: Tensor, k_SKLD: Tensor, v_SKLD: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Attention in which H/K query heads share a key-value head: out_SHQD. mask = None is causal, Q = L."""
     has_mask, is_hip = mask is not None, torch.version.hip is not None
     if needs_all_heads(q_SHQD.device.type, q_SHQD.dtype, has_mask=has_mask, is_hip=is_hip):

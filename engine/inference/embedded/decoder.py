@@ -28,9 +28,7 @@ HEAD_CHUNK = 1 << 24
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 
 
-def forward_of(
-    model: PreTrainedModel, *, spare_threads: int = 0, head_dtype: torch.dtype | None = None
-) -> Forward:
+def forward_of(model: PreTrainedModel, *, spare_threads: int = 0, head_dtype: torch.dtype | None = None) -> Forward:
     """Return the fastest forward that is equivalent to the model's forward, else the model's forward.
 
     spare_threads: torch threads left to other work, if bits do not depend on threads.
@@ -68,8 +66,7 @@ def _is_plain(model: PreTrainedModel) -> bool:
         len(dtypes) == 1
         and dtypes <= known
         and all(
-            type(module).__module__.startswith(own)
-            and not (module._forward_pre_hooks or module._forward_hooks)
+            type(module).__module__.startswith(own) and not (module._forward_pre_hooks or module._forward_hooks)
             for module in model.modules()
         )
     )
@@ -120,11 +117,7 @@ class _Decoder:
             h_TC = self._norm(x_TC, layer.input_layernorm)
             q_THD, k_TKD, v_TKD = self._project(layer.self_attn, h_TC, cos_T1D, sin_T1D)
             out_THD = attention.attend(
-                index,
-                q_THD.transpose(0, 1),
-                k_TKD.transpose(0, 1),
-                v_TKD.transpose(0, 1),
-                layer.self_attn.scaling,
+                index, q_THD.transpose(0, 1), k_TKD.transpose(0, 1), v_TKD.transpose(0, 1), layer.self_attn.scaling
             )
             x_TC = _add_linear(x_TC, out_THD.flatten(1), layer.self_attn.o_proj)
             h_TC = self._norm(x_TC, layer.post_attention_layernorm)
@@ -132,9 +125,7 @@ class _Decoder:
             x_TC = _add_linear(x_TC, gate.mul_(_linear(h_TC, layer.mlp.up_proj)), layer.mlp.down_proj)
         return head_logits(self._norm(x_TC[:num_logits], body.norm), self._head, self._head_dtype)
 
-    def _project(
-        self, attn: Any, h_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, attn: Any, h_TC: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys normalised where the family does, and rotated."""
         q_THD = _linear(h_TC, attn.q_proj).view(-1, self._heads, self._size)
         k_TKD = _linear(h_TC, attn.k_proj).view(-1, self._kv_heads, self._size)

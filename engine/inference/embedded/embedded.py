@@ -200,11 +200,7 @@ class EmbeddedEngine:
         self._check(ids, 1, 0, request_id)
         future: asyncio.Future[PromptScores] = asyncio.get_running_loop().create_future()
         request = ScoreRequest(
-            row_id=request_id,
-            ids=list(ids),
-            temperature=sampling.temperature,
-            device=self._device,
-            future=future,
+            row_id=request_id, ids=list(ids), temperature=sampling.temperature, device=self._device, future=future
         )
         return await self._answered(request, future, deadline)
 

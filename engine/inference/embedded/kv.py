@@ -46,13 +46,7 @@ OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 
 
 def kv_capacity(
-    *,
-    num_layers: int,
-    num_kv_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
-    free_bytes: int,
-    share: float = KV_SHARE,
+    *, num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, free_bytes: int, share: float = KV_SHARE
 ) -> int:
     """Tokens of KV, of all slots together, that an engine may take of `free_bytes` of its device.
 
@@ -235,10 +229,7 @@ class SlotPlan:
         offsets = np.cumsum([0, *lengths]).tolist()
         return [
             _PaddedExtras(
-                [self.extras[x] for x in members],
-                [offsets[x] for x in members],
-                self.kv.device,
-                self.kv.dtype,
+                [self.extras[x] for x in members], [offsets[x] for x in members], self.kv.device, self.kv.dtype
             )
             for members in buckets(lengths)
         ]
@@ -279,9 +270,7 @@ class SlotPlan:
             scale=scale,
         ).reshape(n, heads, size)
 
-    def _decode_native(
-        self, keys: Tensor, values: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float
-    ) -> Tensor:
+    def _decode_native(self, keys: Tensor, values: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """The same in csrc/attend/attend.cpp, which writes the new keys and values too."""
         q, k, v = (x if x[0].is_contiguous() else x.contiguous() for x in (q, k, v))
         out, n = torch.empty(q.shape), len(q)
@@ -343,6 +332,4 @@ class _PaddedExtras:
 
 
 def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(
-        ~allowed, float("-inf")
-    )
+    return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))

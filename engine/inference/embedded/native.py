@@ -155,9 +155,7 @@ def _places(model: Any) -> Iterator[_Place]:
 
 def _is_readable(weight: Tensor) -> bool:
     is_plain = type(weight) in (Tensor, nn.Parameter)  # no shard of one
-    return (
-        is_plain and weight.is_contiguous() and weight.dtype == torch.float32 and weight.device.type == "cpu"
-    )
+    return is_plain and weight.is_contiguous() and weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
 def parts_of(plan: SlotPlan, num_threads: int) -> list[tuple[int, int, int, int]]:

@@ -23,9 +23,7 @@ def noise(seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
     return torch.from_numpy(uniforms(np.array(seeds, np.uint64), np.array(positions, np.uint64)))
 
 
-def sample(
-    logits_NV: Tensor, temperatures_N: Sequence[float], noise_N: Tensor
-) -> tuple[list[int], list[float]]:
+def sample(logits_NV: Tensor, temperatures_N: Sequence[float], noise_N: Tensor) -> tuple[list[int], list[float]]:
     """Tokens by inverse CDF of one uniform each, and fp32 log_softmax(logits / T) at them.
 
     Temperature 0 is greedy; its log-probs are those of T = 1. A token of probability 0 is never drawn.

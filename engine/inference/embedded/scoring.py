@@ -89,7 +89,5 @@ class ScoreRequest:
 
     def scores(self) -> PromptScores:
         return PromptScores(
-            logprobs=tuple(self._logprobs),
-            best_ids=tuple(self._best_ids),
-            best_logprobs=tuple(self._best_logprobs),
+            logprobs=tuple(self._logprobs), best_ids=tuple(self._best_ids), best_logprobs=tuple(self._best_logprobs)
         )

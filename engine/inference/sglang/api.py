@@ -111,9 +111,7 @@ class Api:
                 raise self._lost("/generate", error) from error
         return _generated(streamed.reply())
 
-    async def post(
-        self, path: str, body: dict[str, Any], *, timeout_s: float | None = None
-    ) -> dict[str, Any]:
+    async def post(self, path: str, body: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         """A control call that answers with a JSON object. InferenceError unless it is a success."""
         return _success(await self._control("POST", path, body, timeout_s), path)
 
@@ -150,9 +148,7 @@ class Api:
             return False
         return True
 
-    async def _control(
-        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
-    ) -> bytes:
+    async def _control(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None) -> bytes:
         limit = self.timeout_s if timeout_s is None else timeout_s
         try:
             async with running_timeout(limit):

@@ -51,13 +51,7 @@ class BroadcastGroup:
     InferenceError(broadcast_failed) if a server does not join, or a bucket does not arrive.
     """
 
-    def __init__(
-        self,
-        engines: Sequence[SGLangEngine],
-        *,
-        backend: str,
-        timeout_s: float,
-    ) -> None:
+    def __init__(self, engines: Sequence[SGLangEngine], *, backend: str, timeout_s: float) -> None:
         self.engines = list(engines)
         self._urls = [engine.api.url for engine in engines]
         self._backend, self._timeout_s = backend, timeout_s
@@ -120,9 +114,7 @@ class BroadcastGroup:
         self, posts: Sequence[tuple[SGLangEngine, str, Mapping[str, Any]]], work: Any, *args: Any
     ) -> Any:
         """Our part of a collective and the servers' at once. Ours runs in a thread: torch blocks in it."""
-        calls = [
-            engine.api.post(path, dict(body), timeout_s=2 * self._timeout_s) for engine, path, body in posts
-        ]
+        calls = [engine.api.post(path, dict(body), timeout_s=2 * self._timeout_s) for engine, path, body in posts]
         ours, *theirs = await asyncio.gather(asyncio.to_thread(work, *args), *calls, return_exceptions=True)
         for outcome in (*theirs, ours):
             if isinstance(outcome, InferenceError | RuntimeError | ValueError | OSError):

@@ -20,10 +20,7 @@ from rocstar.engine.inference.weights import Shapes, WeightSource
 if TYPE_CHECKING:
     from torch import Tensor
 
-FUSED = {
-    ".qkv_proj.": (".q_proj.", ".k_proj.", ".v_proj."),
-    ".gate_up_proj.": (".gate_proj.", ".up_proj."),
-}
+FUSED = {".qkv_proj.": (".q_proj.", ".k_proj.", ".v_proj."), ".gate_up_proj.": (".gate_proj.", ".up_proj.")}
 PADDED_ROWS = 64
 PADDED = ("embed_tokens.weight", "lm_head.weight")
 TIED = "lm_head.weight"
@@ -40,14 +37,10 @@ def check_layout(layout: Shapes, source: Shapes) -> None:
         if name not in layout:
             raise ValueError(f"the model has no tensor {name!r}; the server would skip it without a word")
         if layout[name] != shape:
-            raise ValueError(
-                f"{name} has shape {shape}, the model's is {layout[name]}; it would kill the server"
-            )
+            raise ValueError(f"{name} has shape {shape}, the model's is {layout[name]}; it would kill the server")
     missing = [name for name in layout if name not in source and name != TIED]
     if missing:
-        raise ValueError(
-            f"{len(missing)} tensors are missing, {missing[0]!r} first; their old values would stay"
-        )
+        raise ValueError(f"{len(missing)} tensors are missing, {missing[0]!r} first; their old values would stay")
 
 
 def expected_checksums(source: WeightSource, names: Iterable[str], dtype: str) -> dict[str, str] | None:

@@ -179,9 +179,7 @@ class SGLangEngine(Inference):
         if self.facts.tp_size == 1 and all(rank["checksums"] == ranks[0]["checksums"] for rank in ranks):
             found: dict[str, str] = ranks[0]["checksums"]
             return found
-        return {
-            f"{k}/{name}": value for k, rank in enumerate(ranks) for name, value in rank["checksums"].items()
-        }
+        return {f"{k}/{name}": value for k, rank in enumerate(ranks) for name, value in rank["checksums"].items()}
 
     # ---- the protocol ----
 
@@ -221,9 +219,7 @@ class SGLangEngine(Inference):
                         raise live.failure
                     live.rid = f"{request_id}#{next(self._numbers)}{RID_END}"
                     left = max_new_tokens - len(live.written.ids)
-                    body = generate_body(
-                        [*ids, *live.written.ids], left, stop_ids, sampling.temperature, live.rid
-                    )
+                    body = generate_body([*ids, *live.written.ids], left, stop_ids, sampling.temperature, live.rid)
                     if self.facts.is_seeded:
                         body["sampling_params"]["sampling_seed"] = seed & ((1 << 63) - 1)
                     reply = await self._answer(live, body)
@@ -431,9 +427,7 @@ async def _check_logprobs(api: Api) -> None:
         (first, second) = reply["meta_info"]["output_top_logprobs"][0]
         gaps.append(first[0] - second[0])
     if abs(gaps[1] - 2 * gaps[0]) > GAP_TOLERANCE * max(1.0, gaps[1]):
-        raise _unfit(
-            "its log-probs are not log_softmax(logits / T)", "unset SGLANG_RETURN_ORIGINAL_LOGPROB for it"
-        )
+        raise _unfit("its log-probs are not log_softmax(logits / T)", "unset SGLANG_RETURN_ORIGINAL_LOGPROB for it")
 
 
 def _unfit(why: str, fix: str) -> InferenceError:

@@ -89,9 +89,7 @@ def main(command: list[str]) -> int:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     try:
-        server = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=before_exec
-        )
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=before_exec)
     except OSError as error:
         print(f"guard: {command[0]}: {error.strerror}", file=sys.stderr)
         return 127

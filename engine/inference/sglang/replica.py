@@ -107,11 +107,7 @@ class Replica(Inference):
         """Versions whose canary failed: their tokens are discarded."""
         self.restarts = 0
         self.engine = SGLangEngine(
-            "http://127.0.0.1:0",
-            vocab_size=vocab_size,
-            model=model,
-            version=version,
-            **(engine_options or {}),
+            "http://127.0.0.1:0", vocab_size=vocab_size, model=model, version=version, **(engine_options or {})
         )
         self._server: ServerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -212,9 +208,7 @@ class Replica(Inference):
         await self._server.start()
         try:
             async with Api(self.engine.api.url) as probe:
-                await self._server.wait_ready(
-                    probe.answers, deadline_s=self._ready_timeout_s, progress=self._progress
-                )
+                await self._server.wait_ready(probe.answers, deadline_s=self._ready_timeout_s, progress=self._progress)
         except BaseException:  # cancelled, too: the server must not outlive who started it
             await self._stop_server()
             raise
@@ -406,16 +400,12 @@ class BroadcastToAll:
         engines = [server.engine for server in servers]
         if self._sender is None or self._sender.engines != engines:
             await self.close()
-            self._sender = WeightSender(
-                engines, backend=self.backend, folder=self.folder, timeout_s=self.timeout_s
-            )
+            self._sender = WeightSender(engines, backend=self.backend, folder=self.folder, timeout_s=self.timeout_s)
         with contextlib.ExitStack() as stack:
             for server in servers:
                 stack.enter_context(server.on_trial())
             failures = await self._sender.send(version, source)
-            return await asyncio.gather(
-                *(_tried(s, source, f) for s, f in zip(servers, failures, strict=True))
-            )
+            return await asyncio.gather(*(_tried(s, source, f) for s, f in zip(servers, failures, strict=True)))
 
     async def close(self) -> None:
         sender, self._sender = self._sender, None
@@ -423,9 +413,7 @@ class BroadcastToAll:
             await sender.__aexit__(None, None, None)
 
 
-async def _tried(
-    server: Replica, source: WeightSource, failure: InferenceError | None
-) -> InferenceError | None:
+async def _tried(server: Replica, source: WeightSource, failure: InferenceError | None) -> InferenceError | None:
     if failure is not None:
         return failure
     server.holds(source)

@@ -26,11 +26,7 @@ from types import TracebackType
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.broadcast import BroadcastGroup, buckets
-from rocstar.engine.inference.sglang.checksums import (
-    PassingChecksums,
-    check_layout,
-    differences,
-)
+from rocstar.engine.inference.sglang.checksums import PassingChecksums, check_layout, differences
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.weight_stream import Bucket, WeightStream
 from rocstar.engine.inference.weights import DiskWeights, LiveWeights, WeightSource
@@ -191,11 +187,7 @@ class WeightSender:
             await self._each(left, failures, load)
 
     async def _broadcast(
-        self,
-        version: int,
-        source: LiveWeights | WeightStream,
-        engines: Sequence[SGLangEngine],
-        missed: Failures,
+        self, version: int, source: LiveWeights | WeightStream, engines: Sequence[SGLangEngine], missed: Failures
     ) -> Expected:
         """Broadcast into all servers; a collective fails as a whole, and then no server's weights are
         certain.
@@ -233,10 +225,7 @@ class WeightSender:
             await group.__aexit__(None, None, None)
 
     async def _each(
-        self,
-        engines: Iterable[SGLangEngine],
-        failures: Failures,
-        work: Callable[[SGLangEngine], Awaitable[None]],
+        self, engines: Iterable[SGLangEngine], failures: Failures, work: Callable[[SGLangEngine], Awaitable[None]]
     ) -> None:
         """`work` on every engine at once; those where it fails are in `failures`."""
         chosen = list(engines)

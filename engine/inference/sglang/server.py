@@ -47,9 +47,7 @@ class ServerProcess:
     Output goes to `log_path`, appended. `env` is added to our own environment; a value None removes a name.
     """
 
-    def __init__(
-        self, command: Sequence[str], *, log_path: Path, env: Mapping[str, str | None] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, log_path: Path, env: Mapping[str, str | None] | None = None) -> None:
         self.command, self.log_path = tuple(command), log_path
         self._env = {**os.environ, **{k: v for k, v in (env or {}).items() if v is not None}}
         for name in (k for k, v in (env or {}).items() if v is None):
@@ -73,12 +71,7 @@ class ServerProcess:
             log.write(f"\n--- {' '.join(self.command)}\n".encode())
             log.flush()
             self._process = await asyncio.create_subprocess_exec(
-                *guard,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=self._env,
-                start_new_session=True,
+                *guard, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
 
     @property

@@ -291,9 +291,7 @@ class Predictive:
                 return turn, *best
         return None
 
-    def _best(
-        self, turn: TrajectoryEntry, cell: int, work: float, now: ScheduleState
-    ) -> tuple[int, Forecast] | None:
+    def _best(self, turn: TrajectoryEntry, cell: int, work: float, now: ScheduleState) -> tuple[int, Forecast] | None:
         """Return the replica with room for this turn that holds its siblings, or has the least work left.
 
         A trajectory with more work than one that found no room in a replica finds none there either.
@@ -402,10 +400,7 @@ class Predictive:
             self._stale.discard(replica)
             highest = 0 if found is None else found.highest
             found = self._occupancy[replica].forecast(
-                self._lengths.chances_NK,
-                self._lengths.bin_tokens,
-                self._buffer_tokens,
-                self.request_tokens,
+                self._lengths.chances_NK, self._lengths.bin_tokens, self._buffer_tokens, self.request_tokens
             )
             found.highest = highest
             self._forecasts[replica] = found

@@ -12,16 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rocstar.engine.scheduling.events import (
-    Command,
-    Event,
-    Grant,
-    Left,
-    ReplicaDown,
-    ReplicaUp,
-    TurnEnded,
-    TurnReady,
-)
+from rocstar.engine.scheduling.events import Command, Event, Grant, Left, ReplicaDown, ReplicaUp, TurnEnded, TurnReady
 from rocstar.engine.scheduling.schedule_state import Phase, ScheduleState, TrajectoryEntry
 
 

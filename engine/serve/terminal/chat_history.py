@@ -162,9 +162,7 @@ class ChatHistory:
             raise TerminalError(f"{str(path)!r} is not a saved chat; give a file of /save") from None
         history = ChatHistory(messages=said, ids=ids)
         turns = [m["role"] for m in said][1 if history.system else 0 :]
-        if turns != ["user", "assistant"] * (len(turns) // 2) or any(
-            not isinstance(m["content"], str) for m in said
-        ):
+        if turns != ["user", "assistant"] * (len(turns) // 2) or any(not isinstance(m["content"], str) for m in said):
             raise TerminalError(f"{str(path)!r} has no alternating turns; give a file of /save")
         return history
 

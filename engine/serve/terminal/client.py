@@ -99,11 +99,7 @@ class ChatClient:
         await self._session.close()
 
     async def ask(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        num_choices: int = 1,
-        prefix_ids: Sequence[int] | None = None,
+        self, messages: Sequence[Mapping[str, Any]], *, num_choices: int = 1, prefix_ids: Sequence[int] | None = None
     ) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of the response. Raises TerminalError.
 

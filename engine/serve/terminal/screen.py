@@ -32,9 +32,7 @@ class Screen:
             self._begin(event.kind)
             if event.text:
                 style = "dim italic" if event.kind == "reasoning_content" else ""
-                self.console.print(
-                    Text(printable(event.text), style=style), end="", soft_wrap=True, highlight=False
-                )
+                self.console.print(Text(printable(event.text), style=style), end="", soft_wrap=True, highlight=False)
                 self._at_line_begin = event.text.endswith("\n")
         elif isinstance(event, ToolCallPart):
             self._call(event.name, event.arguments)

@@ -25,11 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rocstar.engine.serve.stream_parts import TextPart
-from rocstar.engine.serve.terminal.chat_history import (
-    ChatHistory,
-    ReceivedAnswer,
-    count_votes,
-)
+from rocstar.engine.serve.terminal.chat_history import ChatHistory, ReceivedAnswer, count_votes
 from rocstar.engine.serve.terminal.client import ChatClient, ChoiceEnd, TerminalError
 from rocstar.engine.serve.terminal.screen import Screen
 
@@ -250,9 +246,7 @@ async def answer_all(
     prompt of None the policy continues."""
     good, history = True, history or ChatHistory()
     for prompt in prompts:
-        session = ChatSession(
-            client, Screen(screen.console), history=copy.deepcopy(history), num_choices=num_choices
-        )
+        session = ChatSession(client, Screen(screen.console), history=copy.deepcopy(history), num_choices=num_choices)
         if not as_json:
             good &= bool((await session.ask(prompt)).end)
             continue

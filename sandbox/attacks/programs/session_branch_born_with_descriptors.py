@@ -21,7 +21,7 @@ while True:
         many = array.array("i", [ends[0]] * 250)
         try:
             line.sendmsg(
-                [struct.pack("=ci", b"R", os.getpid())], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)]
+                [struct.pack("=ci", b"R", os.getpid())], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)],
             )
         except OSError:
             line.send(struct.pack("=ci", b"R", os.getpid()))

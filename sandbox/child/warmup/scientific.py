@@ -17,8 +17,6 @@ with contextlib.redirect_stdout(io.StringIO()):
     print(optimize.curve_fit(lambda x, k: k * x, [1.0, 2.0, 3.0], [2.0, 4.0, 6.0])[0])
     print(integrate.quad(np.exp, 0, 1)[0], integrate.solve_ivp(lambda t, y: -y, (0, 1), [1.0]).y[0, -1])
     print(stats.norm.cdf(1.96), stats.binom.pmf(3, 10, 0.5), stats.t.ppf(0.975, 9), stats.poisson.pmf(2, 3))
-    print(
-        stats.ttest_ind([1.0, 2.0, 3.0], [2.0, 3.0, 5.0]).pvalue, stats.linregress([0, 1, 2], [1, 3, 5]).slope
-    )
+    print(stats.ttest_ind([1.0, 2.0, 3.0], [2.0, 3.0, 5.0]).pvalue, stats.linregress([0, 1, 2], [1, 3, 5]).slope)
     print(special.comb(10, 3, exact=True), special.gamma(0.5), special.erf(1.0), constants.g)
     print(interpolate.interp1d([0, 1], [0, 2])(0.5), csr_matrix(a).sum(), distance.euclidean([0, 0], [3, 4]))

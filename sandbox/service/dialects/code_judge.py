@@ -58,9 +58,7 @@ class SubmissionsBody(Struct, kw_only=True):
 
 
 @lru_cache(maxsize=16)
-def judge_bodies(
-    service_limits: ServiceLimits,
-) -> tuple[BodyModel[SubmissionBody], BodyModel[SubmissionsBody]]:
+def judge_bodies(service_limits: ServiceLimits) -> tuple[BodyModel[SubmissionBody], BodyModel[SubmissionsBody]]:
     """Return the models of both bodies, within the limits of one service."""
     many = Meta(min_length=1, max_length=service_limits.max_calls_per_batch)
     submission = narrow_model(SubmissionBody)
@@ -203,9 +201,7 @@ class Submission:
     message: str = ""
 
 
-def decode_submission(
-    body: bytes, service_limits: ServiceLimits, limits: Limits, owner: str = ""
-) -> Submission:
+def decode_submission(body: bytes, service_limits: ServiceLimits, limits: Limits, owner: str = "") -> Submission:
     """Decode a body of /run or /judge. Raises SchemaError for text that is invalid, such as an unpaired
     surrogate."""
     model, _ = judge_bodies(service_limits)
@@ -229,9 +225,7 @@ def decode_submissions(
     return batch.sub_id or str(uuid.uuid4()), packed, SelectedItems(packed, runnable, "request")
 
 
-def _decode_submission(
-    body: SubmissionBody, service_limits: ServiceLimits, limits: Limits, owner: str
-) -> Submission:
+def _decode_submission(body: SubmissionBody, service_limits: ServiceLimits, limits: Limits, owner: str) -> Submission:
     sub_id = body.sub_id or str(uuid.uuid4())
     expected = None if body.expected_output is None else body.expected_output.strip()
     if body.type == "math" or (body.type == "cpp" and "cpp" not in service_limits.flavours):
@@ -291,9 +285,7 @@ class CodeJudge:
 
     async def _single(self, request: HttpRequest, with_output: bool, wait_s: float) -> web.StreamResponse:
         owner = request.owner
-        decode = partial(
-            decode_submission, service_limits=self.service_limits, limits=self._limits, owner=owner
-        )
+        decode = partial(decode_submission, service_limits=self.service_limits, limits=self._limits, owner=owner)
         submission = await self.body_reader.parse(request, decode)
         outcome: Outcome | None = None
         if submission.request is not None:
@@ -307,9 +299,7 @@ class CodeJudge:
 
     async def _batch(self, request: HttpRequest, with_output: bool, wait_s: float) -> web.StreamResponse:
         owner = request.owner
-        decode = partial(
-            decode_submissions, service_limits=self.service_limits, limits=self._limits, owner=owner
-        )
+        decode = partial(decode_submissions, service_limits=self.service_limits, limits=self._limits, owner=owner)
         sub_id, submissions, programs = await self.body_reader.parse(request, decode)
         results, yielder = [b""] * len(submissions), LoopYielder()
         with OutputBuffer(self.admission.held, owner) as held:

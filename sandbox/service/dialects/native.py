@@ -36,12 +36,7 @@ from rocstar.sandbox.http.responses import (
 )
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
 from rocstar.sandbox.service.admission import Admission
-from rocstar.sandbox.service.idempotency import (
-    Execution,
-    IdempotencyStore,
-    compute_fingerprint,
-    owner_key,
-)
+from rocstar.sandbox.service.idempotency import Execution, IdempotencyStore, compute_fingerprint, owner_key
 from rocstar.sandbox.service.results import (
     EVENTS,
     MAX_JSON_FILES_BYTES,
@@ -72,23 +67,13 @@ from rocstar.sandbox.service.validation import (
     narrow_model,
     parse_json,
 )
-from rocstar.sandbox.types import (
-    LIMIT_BOUNDS,
-    ExecRequest,
-    ExecResult,
-    Limits,
-    OnOutput,
-    SandboxError,
-    Status,
-)
+from rocstar.sandbox.types import LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, OnOutput, SandboxError, Status
 
 Deadline = Annotated[float, Meta(gt=0, le=MAX_DEADLINE_S)] | None
 Seed = Annotated[int, Meta(ge=0)] | None
 """The upper bound 2**64 is checked separately: msgspec compares signed 64-bit numbers."""
 
-_TAKEN = Meta(
-    max_length=MOST_FILES, description=f"name to base64; together at most {MAX_JSON_FILES_BYTES} bytes"
-)
+_TAKEN = Meta(max_length=MOST_FILES, description=f"name to base64; together at most {MAX_JSON_FILES_BYTES} bytes")
 
 GivenFiles = Annotated[dict[str, bytes], _TAKEN]
 WantedFiles = Annotated[list[str], Meta(max_length=MOST_FILES)]
@@ -236,9 +221,7 @@ class BatchCall:
         return zip(self.invalid, map(bytes.rstrip, BytesIO(self.error_lines)), strict=True)
 
 
-def decode_run(
-    body: bytes, service_limits: ServiceLimits, owner: str = ""
-) -> tuple[ExecRequest, float | None]:
+def decode_run(body: bytes, service_limits: ServiceLimits, owner: str = "") -> tuple[ExecRequest, float | None]:
     """Decode a body of /v1/run. Return the call and its deadline in seconds."""
     run = _parse_body(body, native_bodies(service_limits).run)
     request = _to_exec_request(run, "", service_limits, owner)
@@ -254,9 +237,7 @@ def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
         program_files.check(files)
         program_files.check_fetch(fetch)
     except ValueError as error:
-        raise RequestError(
-            str(error), field="files" if str(error).startswith("files") else "fetch_files"
-        ) from None
+        raise RequestError(str(error), field="files" if str(error).startswith("files") else "fetch_files") from None
     total = sum(map(len, files.values()))
     if total > MAX_JSON_FILES_BYTES:
         message = f"files has {total} bytes; at most {MAX_JSON_FILES_BYTES} are taken in one request"
@@ -286,9 +267,7 @@ def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") ->
         runnable=runnable,
         programs=requests if len(runnable) == len(items) else SelectedItems(requests, runnable),
         invalid=matching_indices(items, lambda item: isinstance(item, RequestError)),
-        error_lines=b"".join(
-            item.encode_outcome() + b"\n" for item in items if isinstance(item, RequestError)
-        ),
+        error_lines=b"".join(item.encode_outcome() + b"\n" for item in items if isinstance(item, RequestError)),
         deadline_s=batch.deadline_s,
         stream=batch.stream,
     )
@@ -341,14 +320,10 @@ def _to_request_error(field_error: FieldError) -> RequestError:
         return RequestError(f"{path}: {field_error.msg}; {field_error.fix}", field=path)
     shown = "missing" if field_error.kind == "missing" else _format_value(field_error.value)
     kind = "unknown_flavour" if field_error.loc[-1:] == ("flavour",) else ""
-    return RequestError(
-        f"{path or 'the body'} is {shown}; {field_error.fix}", field=path or "body", kind=kind
-    )
+    return RequestError(f"{path or 'the body'} is {shown}; {field_error.fix}", field=path or "body", kind=kind)
 
 
-def _to_exec_request(
-    body: RequestBody, prefix: str, service_limits: ServiceLimits, owner: str
-) -> ExecRequest:
+def _to_exec_request(body: RequestBody, prefix: str, service_limits: ServiceLimits, owner: str) -> ExecRequest:
     """Check what the model cannot express, and select the flavour."""
     code, stdin = body.code, body.stdin or ""
     _check_code(code, prefix)
@@ -378,9 +353,7 @@ def _to_limits(body: msgspec.Struct | None, service_limits: ServiceLimits) -> Li
 def _check_seed(seed: int | None, prefix: str) -> int | None:
     if seed is not None and seed >= 1 << 64:
         shown = _format_value(seed)
-        raise RequestError(
-            f"{prefix}seed is {shown}; give a whole number in [0, 2**64)", field=prefix + "seed"
-        )
+        raise RequestError(f"{prefix}seed is {shown}; give a whole number in [0, 2**64)", field=prefix + "seed")
     return seed
 
 
@@ -455,9 +428,7 @@ class Native:
 
         return await self._send_result(request, await self._find_key(request, body), work)
 
-    async def _find_key(
-        self, request: HttpRequest, body: bytes, *, stream: bool = False
-    ) -> tuple[str, bytes] | None:
+    async def _find_key(self, request: HttpRequest, body: bytes, *, stream: bool = False) -> tuple[str, bytes] | None:
         """Return the request's key and the fingerprint of its body, or None without a key. Raises
         RequestError for an invalid key."""
         key = request.headers.get("Idempotency-Key")
@@ -496,9 +467,7 @@ class Native:
                 except SandboxError as error:
                     return failure_response(error)
             return HttpResponse(
-                status=201,
-                body=to_json(SessionId(session_id)),
-                is_current=lambda: session_id in self.sessions,
+                status=201, body=to_json(SessionId(session_id)), is_current=lambda: session_id in self.sessions
             )
 
         key = await self._find_key(request, body)
@@ -527,14 +496,10 @@ class Native:
         kind = EVENTS if EVENTS in accept else NDJSON if NDJSON in accept else ""
         if kind:
             if "Idempotency-Key" in request.headers:
-                raise RequestError(
-                    "a streamed cell runs again on each request; leave the key out", field="Accept"
-                )
+                raise RequestError("a streamed cell runs again on each request; leave the key out", field="Accept")
             call = await self.body_reader.decode(owner, body, decode)
             with self.admission.admitted(owner):
-                return await self._stream_cell(
-                    request, kind, lambda tell: self._cell(session_id, call, owner, tell)
-                )
+                return await self._stream_cell(request, kind, lambda tell: self._cell(session_id, call, owner, tell))
         return await self._send_result(request, await self._find_key(request, body), work)
 
     def _cell(
@@ -553,10 +518,7 @@ class Native:
         )
 
     async def _stream_cell(
-        self,
-        request: HttpRequest,
-        kind: str,
-        start: Callable[[OnOutput], Coroutine[None, None, ExecResult]],
+        self, request: HttpRequest, kind: str, start: Callable[[OnOutput], Coroutine[None, None, ExecResult]]
     ) -> web.StreamResponse:
         """Stream the output, then the result. A failure before the first event is a normal error response."""
         response: web.StreamResponse | None = None
@@ -591,9 +553,7 @@ class Native:
         result = await self._touch(request, files={request.names["name"]: content})
         if result.status is Status.OK:
             return web.Response(status=204)
-        raise RequestError(
-            result.stderr.strip() or f"the file cannot be written: {result.status}", field="name"
-        )
+        raise RequestError(result.stderr.strip() or f"the file cannot be written: {result.status}", field="name")
 
     async def get_file(self, request: HttpRequest) -> web.StreamResponse:
         name = request.names["name"]
@@ -641,9 +601,7 @@ class Native:
     async def branch_session(self, request: HttpRequest) -> web.Response:
         body = await self.body_reader.read(request)
         branch = partial(self.sessions.branch, request.names["id"], owner=request.owner)
-        return await self._send_session_id(
-            request, body, lambda: branch(deadline=self.admission.deadline(None))
-        )
+        return await self._send_session_id(request, body, lambda: branch(deadline=self.admission.deadline(None)))
 
     async def close_session(self, request: HttpRequest) -> web.Response:
         await self.sessions.close(request.names["id"], request.owner)

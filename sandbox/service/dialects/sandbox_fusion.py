@@ -69,9 +69,7 @@ MAX_FILES = 32
 MAX_GIVEN_BYTES = 32 << 20
 """The maximum size of all sent files; fetched files have MAX_JSON_FILES_BYTES."""
 
-_ABOUT_FILES = Meta(
-    max_length=MAX_FILES, description=f"name to content; together at most {MAX_GIVEN_BYTES} bytes"
-)
+_ABOUT_FILES = Meta(max_length=MAX_FILES, description=f"name to content; together at most {MAX_GIVEN_BYTES} bytes")
 
 FetchFiles = Annotated[list[str], Meta(max_length=MAX_FILES)]
 
@@ -210,9 +208,7 @@ def decode_run_jupyter(body: bytes, service_limits: ServiceLimits) -> tuple[Note
     run = parse_body(body, model)
     cells = {("cells", index): cell for index, cell in enumerate(run.cells)}
     _check_inputs(cells, run.files, run.fetch_files)
-    return run, _to_limits(
-        run.cell_timeout or run.total_timeout, run, service_limits, cpu_s=run.total_timeout
-    )
+    return run, _to_limits(run.cell_timeout or run.total_timeout, run, service_limits, cpu_s=run.total_timeout)
 
 
 def _to_limits(
@@ -275,10 +271,7 @@ class SandboxFusion:
     body_reader: BodyReader
 
     def routes(self) -> list[HttpRoute]:
-        return [
-            HttpRoute("POST", "/run_code", self.run_code),
-            HttpRoute("POST", "/run_jupyter", self.run_jupyter),
-        ]
+        return [HttpRoute("POST", "/run_code", self.run_code), HttpRoute("POST", "/run_jupyter", self.run_jupyter)]
 
     async def run_code(self, request: HttpRequest) -> web.StreamResponse:
         decode = partial(decode_run_code, service_limits=self.service_limits, owner=request.owner)
@@ -298,9 +291,7 @@ class SandboxFusion:
             if not result.files:
                 return await send_json(request, _to_code_answer(language, result), count_chars(result))
             answer = await asyncio.to_thread(_to_code_answer, language, result)
-            return await send_json(
-                request, answer, count_chars(result) + sum(map(len, answer.files.values()))
-            )
+            return await send_json(request, answer, count_chars(result) + sum(map(len, answer.files.values())))
 
     async def run_jupyter(self, request: HttpRequest) -> web.StreamResponse:
         decode = partial(decode_run_jupyter, service_limits=self.service_limits)
@@ -314,9 +305,7 @@ class SandboxFusion:
             failure = NotebookAnswer(status="SandboxError", message=str(error), driver=None, cells=[])
             return json_response(failure, status=_failure_status(error))
 
-    async def _notebook(
-        self, run: NotebookBody, limits: Limits, owner: str, held: OutputBuffer
-    ) -> NotebookAnswer:
+    async def _notebook(self, run: NotebookBody, limits: Limits, owner: str, held: OutputBuffer) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         flavour = self.service_limits.select_flavour(scanned_source(run.cells))

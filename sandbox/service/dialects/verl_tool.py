@@ -24,14 +24,7 @@ from rocstar.sandbox.child.bash import BASH
 from rocstar.sandbox.http.bodies import BodyReader, LoopYielder
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.packed_items import SelectedItems, matching_indices, pack_items
-from rocstar.sandbox.http.responses import (
-    LONG_CHARS,
-    HttpResponse,
-    encode_in_chunks,
-    json_response,
-    send,
-    to_json,
-)
+from rocstar.sandbox.http.responses import LONG_CHARS, HttpResponse, encode_in_chunks, json_response, send, to_json
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.results import OutputBuffer
@@ -98,10 +91,7 @@ WALL_S = 10.0
 LANGUAGES = {"python": "", "py": "", "bash": BASH, "sh": BASH}
 """Marks of a block, and the flavour that it asks for: none, where the program's imports choose."""
 
-_OPENINGS = (
-    (re.compile(r"<(python|bash)>"), "</{}>"),
-    (re.compile(r"```\n?(python|py|bash|sh)\b"), "```"),
-)
+_OPENINGS = ((re.compile(r"<(python|bash)>"), "</{}>"), (re.compile(r"```\n?(python|py|bash|sh)\b"), "```"))
 """The opening of each kind of block, and its end with the language in braces."""
 
 _INPUT = ("```input\n", "\n```")
@@ -152,9 +142,7 @@ def decode_actions(
     return packed, SelectedItems(packed, runnable, "request")
 
 
-def _decode_step(
-    action: str, is_last: bool, stdin: object, service_limits: ServiceLimits, owner: str
-) -> Step:
+def _decode_step(action: str, is_last: bool, stdin: object, service_limits: ServiceLimits, owner: str) -> Step:
     """Decode an action. Raises RequestError for text that is invalid or too long."""
     check_text(action, "actions")
     marks = observation_marks(action)
@@ -249,9 +237,7 @@ class VerlTool:
             if len(steps) <= FEW and sum(map(len, texts.values())) < LONG_CHARS:
                 body = to_json(_to_observations(steps, texts, milliseconds))
             else:
-                body = await asyncio.to_thread(
-                    lambda: encode_in_chunks(_to_observations(steps, texts, milliseconds))
-                )
+                body = await asyncio.to_thread(lambda: encode_in_chunks(_to_observations(steps, texts, milliseconds)))
             return await send(request, HttpResponse(status=200, body=body))
 
     async def _texts(self, programs: SelectedItems[ExecRequest], held: OutputBuffer) -> dict[int, str]:

@@ -161,9 +161,7 @@ class McpGuard:
             return error_response(404, f"there is {PATH} and nothing else")
         # A proxy may have read it the other way.
         if "transfer-encoding" in headers and "content-length" in headers:
-            return error_response(
-                400, "give Content-Length or Transfer-Encoding, not both", {"Connection": "close"}
-            )
+            return error_response(400, "give Content-Length or Transfer-Encoding, not both", {"Connection": "close"})
         return None
 
 

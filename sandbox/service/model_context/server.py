@@ -200,15 +200,10 @@ async def serve_http(
 ) -> int:
     """Over HTTP on these sockets, which are closed then. The exit status."""
     body_reader = BodyReader(
-        max_bytes=MAX_BODY_BYTES,
-        held=owners.budget(MAX_HELD_BYTES),
-        timeout_s=BODY_S,
-        decode_pool=DecodePool(()),
+        max_bytes=MAX_BODY_BYTES, held=owners.budget(MAX_HELD_BYTES), timeout_s=BODY_S, decode_pool=DecodePool(())
     )
     try:
-        async with open_mcp_server(
-            pool, max_sessions, owners, partial(authenticated_owner, owners)
-        ) as server:
+        async with open_mcp_server(pool, max_sessions, owners, partial(authenticated_owner, owners)) as server:
             # The guard has checked names of hosts and pages, those of a network address too.
             security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
             inner = server.streamable_http_app(
@@ -277,10 +272,7 @@ class _Listener(uvicorn.Server):
     def _new_protocol(self) -> asyncio.Protocol:
         state = dict(self.lifespan.state)
         protocol: asyncio.Protocol = self._made(
-            config=self.config,
-            server_state=self.server_state,
-            app_state=state,
-            _loop=asyncio.get_running_loop(),
+            config=self.config, server_state=self.server_state, app_state=state, _loop=asyncio.get_running_loop()
         )
         state[CONNECTION] = protocol
         return protocol

@@ -111,17 +111,13 @@ def to_call_result(
     if ended:
         notes.append(f"[the session is gone: {ended}; run a cell without `session` to open another]")
     text = "\n".join(part for part in (truncate_middle(whole, MAX_TEXT_CHARS), *notes) if part)
-    content: list[ContentBlock] = [
-        _display_content(number, one) for number, one in enumerate(result.displays)
-    ]
+    content: list[ContentBlock] = [_display_content(number, one) for number, one in enumerate(result.displays)]
     content += [_file_content(name, data) for name, data in result.files.items()]
     if text.strip() or not content:
         content.insert(0, text_content(text if text.strip() else "[no output]"))
     if len(whole) > MAX_TEXT_CHARS and keep is not None:
         about = f"the whole output, {len(whole)} characters, kept for a while"
-        link = ResourceLink(
-            name="output", uri=keep(whole), description=about, mime_type="text/plain", size=len(whole)
-        )
+        link = ResourceLink(name="output", uri=keep(whole), description=about, mime_type="text/plain", size=len(whole))
         content.append(link)
     fields: dict[str, Any] = {
         **more,
@@ -148,9 +144,7 @@ def truncate_middle(text: str, most: int) -> str:
 
 def to_error_result(why: str) -> CallToolResult:
     """No result: the sandbox failed, or the call asks for what cannot be."""
-    return CallToolResult(
-        content=[text_content(truncate_middle(why, MAX_TEXT_CHARS) or "it failed")], is_error=True
-    )
+    return CallToolResult(content=[text_content(truncate_middle(why, MAX_TEXT_CHARS) or "it failed")], is_error=True)
 
 
 def text_content(text: str) -> TextContent:
@@ -163,9 +157,7 @@ def _display_content(number: int, one: Display) -> ContentBlock:
         return ImageContent(type="image", data=b64encode(one.data).decode(), mime_type=one.mime)
     text = truncate_middle(one.data.decode("utf-8", "replace"), MAX_TEXT_CHARS)
     uri = f"display:{number}"
-    return EmbeddedResource(
-        type="resource", resource=TextResourceContents(uri=uri, text=text, mime_type=one.mime)
-    )
+    return EmbeddedResource(type="resource", resource=TextResourceContents(uri=uri, text=text, mime_type=one.mime))
 
 
 def _file_content(name: str, data: bytes) -> ContentBlock:
@@ -192,13 +184,9 @@ MAX_CODE_CHARS = 1 << 20
 Code = Annotated[str, Field(description="Python source; the value of a last expression is shown")]
 WallS = Annotated[float, Field(gt=0, le=MAX_WALL_S, description="time limit, in seconds")]
 
-Texts = Annotated[
-    dict[str, str], Field(max_length=MAX_FILES, description="files to write before: name to text")
-]
+Texts = Annotated[dict[str, str], Field(max_length=MAX_FILES, description="files to write before: name to text")]
 
-Fetch = Annotated[
-    list[str], Field(max_length=MAX_FILES, description="names of files to give back afterwards")
-]
+Fetch = Annotated[list[str], Field(max_length=MAX_FILES, description="names of files to give back afterwards")]
 
 SessionName = Annotated[str, Field(max_length=64, description="as the first cell gave it; empty: a new one")]
 
@@ -217,9 +205,7 @@ OwnerOf = Callable[[Mapping[str, str] | None], str]
 P = ParamSpec("P")
 
 
-def errors_as_results(
-    tool: Callable[P, Awaitable[CallToolResult]],
-) -> Callable[P, Awaitable[CallToolResult]]:
+def errors_as_results(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[P, Awaitable[CallToolResult]]:
     """Return errors of a tool as results that the model can read, not as errors of the protocol."""
 
     @wraps(tool)
@@ -349,13 +335,7 @@ class McpTools:
         return await self.sessions.open(self.flavour, _to_limits(MAX_WALL_S), None, owner)
 
     async def _cell(
-        self,
-        session: str,
-        owner: str,
-        code: str,
-        wall_s: float,
-        files: Mapping[str, bytes],
-        fetch: list[str],
+        self, session: str, owner: str, code: str, wall_s: float, files: Mapping[str, bytes], fetch: list[str]
     ) -> ExecResult:
         return await self.sessions.run(
             session,

@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.scheduling.clockwork import (
-    TEN,
-    again,
-    begin,
-    clockwork,
-    lengths,
-    submit,
-    swap_futures,
-    where,
-)
+from tests.engine.scheduling.clockwork import TEN, again, begin, clockwork, lengths, submit, swap_futures, where
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -25,14 +16,7 @@ sys.path.insert(0, str(BENCHMARKS))
 from scheduling.peers import PEERS, POLICIES  # noqa: E402
 
 from rocstar.engine.scheduling import policies  # noqa: E402
-from rocstar.engine.scheduling.events import (  # noqa: E402
-    Grant,
-    Left,
-    LoadSeen,
-    Preempted,
-    ReplicaDown,
-    TurnEnded,
-)
+from rocstar.engine.scheduling.events import Grant, Left, LoadSeen, Preempted, ReplicaDown, TurnEnded  # noqa: E402
 from rocstar.engine.sim.cli import main  # noqa: E402
 from rocstar.engine.sim.cost import MI300X_14B, Cluster, ReplicaModel  # noqa: E402
 from rocstar.engine.sim.simulate import simulate  # noqa: E402
@@ -75,18 +59,7 @@ def test_no_peer_is_shorter_than_the_bound(name: str, workload: str) -> None:
 
 
 def test_the_verb_simulates_them(capsys: pytest.CaptureFixture[str]) -> None:
-    small = [
-        "--workload",
-        "paper",
-        "--tasks",
-        "2",
-        "--siblings",
-        "4",
-        "--replicas",
-        "2",
-        "--kv-tokens",
-        "40000",
-    ]
+    small = ["--workload", "paper", "--tasks", "2", "--siblings", "4", "--replicas", "2", "--kv-tokens", "40000"]
     assert main([*small, "--peers", str(BENCHMARKS / "scheduling" / "peers.py")], lambda *_: "") == 0
     words = capsys.readouterr().out.split()
     assert all(name in words for name in POLICIES)

@@ -40,18 +40,14 @@ def test_marks_and_whiskers_lie_on_the_axis(width: int) -> None:
 
 def test_kinds_differ_without_colour() -> None:
     marks = [Mark(0.5, 0.4, 0.6, kind=kind) for kind in range(BAR + 1)]
-    chart = RowChart(
-        title="t", rows=[ChartRow("a", marks)], ticks=TICKS, legend={k: str(k) for k in range(BAR)}
-    )
+    chart = RowChart(title="t", rows=[ChartRow("a", marks)], ticks=TICKS, legend={k: str(k) for k in range(BAR)})
     root = ElementTree.fromstring(row_chart(chart))
     circles = list(root.findall("{*}circle"))
     filled = [c for c in circles if c.get("fill") != "var(--paper)"]
     diamonds = [p for p in root.findall("{*}path") if p.get("fill") != "none"]
     assert (len(filled), len(circles) - len(filled), len(diamonds)) == (2, 2, 2), "in the legend and the row"
     (bar,) = root.findall("{*}rect")
-    assert float(bar.get("width", "")) == pytest.approx(
-        float(filled[1].get("cx", "")) - float(bar.get("x", ""))
-    )
+    assert float(bar.get("width", "")) == pytest.approx(float(filled[1].get("cx", "")) - float(bar.get("x", "")))
 
 
 @WIDTHS
@@ -67,15 +63,11 @@ def test_any_number_and_name_is_xml(
     svg = row_chart(RowChart(title=name, rows=rows, ticks=TICKS, line=(0.5, name)), width=width)
     root = ElementTree.fromstring(svg)
     shapes = [e for e in root.iter() if not e.tag.endswith(("text", "tspan"))]
-    assert not [
-        v for e in shapes for k, v in e.attrib.items() if k != "aria-label" and ("nan" in v or "inf" in v)
-    ]
+    assert not [v for e in shapes for k, v in e.attrib.items() if k != "aria-label" and ("nan" in v or "inf" in v)]
 
 
 def test_names_cannot_act() -> None:
     attack = "<script>alert(1)</script>\"'"
-    chart = RowChart(
-        title=attack, rows=[ChartRow(attack, [], detail=attack)], ticks=TICKS, legend={0: attack}
-    )
+    chart = RowChart(title=attack, rows=[ChartRow(attack, [], detail=attack)], ticks=TICKS, legend={0: attack})
     svg = row_chart(chart)
     assert "<script" not in svg and ElementTree.fromstring(svg) is not None

@@ -73,10 +73,7 @@ FAMILIES = {
         "in the form 'lfm', but the call calculate",
         around("<|tool_call_start|>[", each(UNESCAPED), "]<|tool_call_end|>"),
     ),
-    "mistral": (
-        "mistral",
-        around("[TOOL_CALLS] [", each(MISTRAL + "{{- (', ' if not loop.last) }}"), "]"),
-    ),
+    "mistral": ("mistral", around("[TOOL_CALLS] [", each(MISTRAL + "{{- (', ' if not loop.last) }}"), "]")),
     "mistral with arguments behind the name": (
         "mistral",
         each("{{- '[TOOL_CALLS]' + f.name + '[CALL_ID]' + c.id + '[ARGS]' + AS_JSON }}"),
@@ -90,10 +87,7 @@ FAMILIES = {
     "kimi": ("Kimi K2's", "{{- '<|tool_calls_section_begin|>' }}" + each(KIMI)),
     "glm": ("GLM 4's", each(GLM)),
     "minimax": ("MiniMax M2's", each(MINIMAX)),
-    "harmony": (
-        "gpt-oss's",
-        each("{{- '<|channel|>commentary to=functions.' + f.name + '<|message|>' + AS_JSON }}"),
-    ),
+    "harmony": ("gpt-oss's", each("{{- '<|channel|>commentary to=functions.' + f.name + '<|message|>' + AS_JSON }}")),
     "command r": ("Command R's", around("<|START_ACTION|>[", COMMAND_R, "]<|END_ACTION|>")),
     "phi-4-mini": ("Phi-4-mini's", around("<|tool_call|>[", PHI, "]<|/tool_call|>")),
     "gemma 3": ("Gemma 3's", around(r"```tool_code\n", each(AS_PYTHON), r"\n```")),

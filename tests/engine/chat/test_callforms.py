@@ -83,9 +83,7 @@ def test_calls_are_read_back_as_they_were_asked(name: str, calls: list[dict[str,
 
 @forms
 @given(calls=st.lists(arguments, min_size=1, max_size=2), cuts=st.lists(st.integers(0, 300), max_size=9))
-def test_a_stream_says_what_the_splitter_says(
-    name: str, calls: list[dict[str, Any]], cuts: list[int]
-) -> None:
+def test_a_stream_says_what_the_splitter_says(name: str, calls: list[dict[str, Any]], cuts: list[int]) -> None:
     form = TurnForm(calls=name)
     before = "" if FORMS[name].at_start else "I compute. "
     wrote = f"<think>\nno: {written(name, calls[:1])}</think>\n\n{before}{written(name, calls)}"
@@ -217,9 +215,6 @@ def test_a_text_of_arguments_is_decoded_once() -> None:
 def test_a_row_that_the_parser_reads_otherwise_is_refused() -> None:
     """XML cannot carry its own closing tags."""
     bad = {"code": "</parameter></function></tool_call>"}
-    messages = [
-        {"role": "user", "content": "q"},
-        {"role": "assistant", "content": "", "tool_calls": [asked(bad)]},
-    ]
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [asked(bad)]}]
     with pytest.raises(ChatError, match=r"assistant message 1: .* read back"):
         chat_of("xml").encode_conversation(messages, [TOOL])

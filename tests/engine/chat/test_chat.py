@@ -51,9 +51,7 @@ CORPUS = [QWEN, LLAMA, "the answer is the sum of the primes, print the result"] 
 def tokenizer_of(name: str, *, merges: bool) -> ByteTokenizer:
     is_llama = name in ("llama3", "trims")
     special = LLAMA_TOKENS if is_llama else CHATML_TOKENS
-    tokenizer = ByteTokenizer(
-        special=special, corpus=CORPUS if merges else (), vocab_size=400 if merges else 256
-    )
+    tokenizer = ByteTokenizer(special=special, corpus=CORPUS if merges else (), vocab_size=400 if merges else 256)
     tokenizer.bos_token = "<|begin_of_text|>" if is_llama else None
     return tokenizer
 
@@ -156,9 +154,7 @@ def test_without_merges_any_text_is_canonical(conversation: Any) -> None:
 
 @formats
 @given(content=hostile, others=st.lists(hostile, max_size=2))
-def test_content_never_becomes_a_special_token(
-    name: str, merges: bool, content: str, others: list[str]
-) -> None:
+def test_content_never_becomes_a_special_token(name: str, merges: bool, content: str, others: list[str]) -> None:
     chat = FORMATS[name, merges]
     assert isinstance(chat.tokenizer, ByteTokenizer)
     special = {chat.tokenizer.id_of(t) for t in special_tokens(chat.tokenizer)}

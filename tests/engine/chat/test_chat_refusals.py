@@ -67,10 +67,7 @@ REFUSED = {
         "rewrites earlier text when the generation prompt is added",
     ),
     "counts results": (
-        BASE
-        + IN_USER
-        + "{% endfor %}{% if messages[-1].role == 'tool' %}{{ messages | length }}{% endif %}"
-        + GEN,
+        BASE + IN_USER + "{% endfor %}{% if messages[-1].role == 'tool' %}{{ messages | length }}{% endif %}" + GEN,
         "one tool result differently from two",
     ),
     "closes after tools": (

@@ -15,11 +15,7 @@ from .template_families import FAMILIES, template_of
 UPSTREAM = Path(__file__).parents[1] / "templates"
 SAID = "{% for m in messages %}{{ '<' + m.role + '>' }}BODY{% endfor %}"
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>"}
-CALL = {
-    "id": "call00001",
-    "type": "function",
-    "function": {"name": "f", "arguments": {"code": "a\n\"é\" < '&'"}},
-}
+CALL = {"id": "call00001", "type": "function", "function": {"name": "f", "arguments": {"code": "a\n\"é\" < '&'"}}}
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": " s "},
     {"role": "user", "content": "q <b>"},
@@ -49,11 +45,7 @@ TEMPLATES = {
 def test_a_template_renders_as_transformers_renders_it(name: str, generation_prompt: bool) -> None:
     tools = [PYTHON_SCHEMA]
     ((theirs,), _) = render_jinja_template(
-        [MESSAGES],
-        chat_template=TEMPLATES[name],
-        tools=tools,
-        add_generation_prompt=generation_prompt,
-        **SPECIAL,
+        [MESSAGES], chat_template=TEMPLATES[name], tools=tools, add_generation_prompt=generation_prompt, **SPECIAL
     )
     assert Rendering(TEMPLATES[name], **SPECIAL)(MESSAGES, tools, generation_prompt) == theirs
 

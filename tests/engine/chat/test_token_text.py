@@ -10,9 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from rocstar.engine.chat.chat import SAMPLE, TokenText
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
-BYTES = ByteTokenizer(
-    corpus=["the sum of the primes \u4e2d\u6587 \U0001f600 \u00e9t\u00e9"] * 20, vocab_size=320
-)
+BYTES = ByteTokenizer(corpus=["the sum of the primes \u4e2d\u6587 \U0001f600 \u00e9t\u00e9"] * 20, vocab_size=320)
 JOINED = TokenText(BYTES.decode, BYTES.encode(SAMPLE))
 
 

@@ -27,9 +27,7 @@ PIECES = [OPEN, CLOSE, '{"name": "f", "arguments": {}}', "{", "}", "1", " "]
 
 
 @given(made=st.lists(said_and_called, max_size=3), last=text, ascii_only=st.booleans())
-def test_calls_and_text_come_back_as_written(
-    made: list[tuple[str, ToolCall]], last: str, ascii_only: bool
-) -> None:
+def test_calls_and_text_come_back_as_written(made: list[tuple[str, ToolCall]], last: str, ascii_only: bool) -> None:
     wrote = ""
     for before, made_call in made:
         body = json.dumps({"name": made_call.name, "arguments": made_call.arguments}, ensure_ascii=ascii_only)
@@ -94,10 +92,7 @@ def test_what_is_cut_off_is_never_executed(made: list[tuple[str, ToolCall]], dat
     assert [one.malformed for one in found[len(whole) :]] in ([], [f"missing {CLOSE}"])
 
 
-@given(
-    st.text()
-    | st.lists(st.sampled_from([*PIECES, '"', ":", ",", "[", "]", "\\u0000", "\\", "1e9"])).map("".join)
-)
+@given(st.text() | st.lists(st.sampled_from([*PIECES, '"', ":", ",", "[", "]", "\\u0000", "\\", "1e9"])).map("".join))
 def test_any_body_is_a_call_or_says_why(body: str) -> None:
     """A call that runs is in the text as JSON, and there is at most one for each opening tag."""
     calls = parse_tool_calls(call(body))
@@ -149,13 +144,7 @@ def test_tags_inside_a_string_are_text(code: str) -> None:
 
 @pytest.mark.parametrize(
     "wrote",
-    [
-        f"I could use {OPEN} here.",
-        OPEN,
-        f"{OPEN} or {OPEN}",
-        f"{OPEN}[1]",
-        f"the tag {OPEN}\n<answer>1</answer>",
-    ],
+    [f"I could use {OPEN} here.", OPEN, f"{OPEN} or {OPEN}", f"{OPEN}[1]", f"the tag {OPEN}\n<answer>1</answer>"],
 )
 def test_a_mention_is_no_call(wrote: str) -> None:
     assert parse_tool_calls(wrote) == ()
@@ -188,9 +177,7 @@ def turn(text: str, form: TurnForm = DEFAULT) -> Turn:
         (f"<reason>so {call(GOOD)}</reason>", DEFAULT, 1, "<reason>so </reason>"),
     ],
 )
-def test_a_thought_has_no_calls_and_is_no_content(
-    wrote: str, form: TurnForm, num_calls: int, content: str
-) -> None:
+def test_a_thought_has_no_calls_and_is_no_content(wrote: str, form: TurnForm, num_calls: int, content: str) -> None:
     found = parse_tool_calls(wrote, form)
     assert len(found) == num_calls and all(one.malformed is None for one in found)
     assert spoken_text([turn(wrote, form)]) == content

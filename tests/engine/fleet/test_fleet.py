@@ -86,9 +86,7 @@ def fly(
     """Roll the groups out on these replicas while `meanwhile` does its worst."""
 
     async def main() -> tuple[list[Group], Fleet]:
-        async with Fleet(
-            made, policy=make_policy(policy, **tunables), limits=limits, restart=restart
-        ) as fleet:
+        async with Fleet(made, policy=make_policy(policy, **tunables), limits=limits, restart=restart) as fleet:
             async with asyncio.TaskGroup() as tasks:
                 if meanwhile is not None:
                     tasks.create_task(meanwhile(fleet))
@@ -119,18 +117,14 @@ def test_every_policy_gives_the_same_trajectories(policy: str, undisturbed: dict
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("fault", ["kill", "hang"])
 @pytest.mark.parametrize("at_s", [0.0, 1.0, 7.0])
-def test_replica_lost_in_the_middle(
-    policy: str, fault: str, at_s: float, undisturbed: dict[str, Any]
-) -> None:
+def test_replica_lost_in_the_middle(policy: str, fault: str, at_s: float, undisturbed: dict[str, Any]) -> None:
     made = replicas()
 
     async def meanwhile(fleet: Fleet) -> None:
         await asyncio.sleep(at_s)
         getattr(made[0], fault)()
 
-    groups, fleet = fly(
-        made, policy=policy, meanwhile=meanwhile, limits=FleetLimits(turn_timeout_s=60.0, failures=2)
-    )
+    groups, fleet = fly(made, policy=policy, meanwhile=meanwhile, limits=FleetLimits(turn_timeout_s=60.0, failures=2))
     assert essence(groups) == undisturbed
     assert (
         fleet.replicas.num_up == 2
@@ -154,9 +148,7 @@ async def test_all_turns_of_a_hung_replica_are_cut_off_at_once() -> None:
         assert 60.0 < asyncio.get_running_loop().time() < 70.0
 
 
-def test_500s_are_tried_again_and_only_a_row_of_them_takes_a_replica_down(
-    undisturbed: dict[str, Any],
-) -> None:
+def test_500s_are_tried_again_and_only_a_row_of_them_takes_a_replica_down(undisturbed: dict[str, Any]) -> None:
     made = replicas()
 
     async def meanwhile(fleet: Fleet) -> None:
@@ -443,9 +435,7 @@ def test_one_that_does_not_start_again_comes_back_later(undisturbed: dict[str, A
 
     groups, fleet = fly(made, meanwhile=meanwhile, restart=restart)
     assert essence(groups) == undisturbed
-    assert (
-        fleet.replicas.num_up == 2 and made[1].published == [5] and fleet.replicas.counts.replicas_back == 1
-    )
+    assert fleet.replicas.num_up == 2 and made[1].published == [5] and fleet.replicas.counts.replicas_back == 1
 
 
 LIVE, KEPT = LiveWeights([]), LiveWeights([])

@@ -128,9 +128,7 @@ class Host(RuleBasedStateMachine):
     def replica_down(self, data: st.DataObject) -> None:
         replica = data.draw(st.sampled_from(sorted(self.up)))
         self.up.discard(replica)
-        back = [
-            traj for traj, phase in self.phase.items() if phase == "running" and self.home[traj] == replica
-        ]
+        back = [traj for traj, phase in self.phase.items() if phase == "running" and self.home[traj] == replica]
         for traj in [traj for traj, home in self.home.items() if home == replica]:
             self.home[traj] = None
         for traj in back:
@@ -172,11 +170,7 @@ class Host(RuleBasedStateMachine):
 
 
 Host.TestCase.settings = settings(
-    max_examples=120,
-    stateful_step_count=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
+    max_examples=120, stateful_step_count=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 TestHost = Host.TestCase
 

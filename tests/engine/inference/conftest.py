@@ -31,10 +31,7 @@ def sglang(checkpoints: dict[str, Path]) -> Callable[..., Any]:
         mine = {k.removeprefix("engine_"): options.pop(k) for k in list(options) if k.startswith("engine_")}
         async with FakeServer(checkpoints["a"], **options) as server:
             async with SGLangEngine(
-                server.url,
-                vocab_size=VOCAB,
-                model=DiskWeights(checkpoints["a"]),
-                **{"watch_every_s": 0.02, **mine},
+                server.url, vocab_size=VOCAB, model=DiskWeights(checkpoints["a"]), **{"watch_every_s": 0.02, **mine}
             ) as engine:
                 yield engine, server
 

@@ -20,12 +20,7 @@ from rocstar.engine.inference.embedded.attention import (
     install,
     needs_all_heads,
 )
-from rocstar.engine.inference.embedded.kv import (
-    Extra,
-    SlotKv,
-    free_bytes,
-    kv_capacity,
-)
+from rocstar.engine.inference.embedded.kv import Extra, SlotKv, free_bytes, kv_capacity
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 
@@ -127,9 +122,7 @@ def test_grouped_attention_is_that_of_the_definition(
     repeats: bool, is_causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mask starts at token 4, as that of the second part of a prompt does."""
-    monkeypatch.setattr(
-        "rocstar.engine.inference.embedded.attention.needs_all_heads", lambda *_, **__: repeats
-    )
+    monkeypatch.setattr("rocstar.engine.inference.embedded.attention.needs_all_heads", lambda *_, **__: repeats)
     q, k, v = (x.detach() for x in leaves(9, 0))
     start = 0 if is_causal else 4
     mask = None if is_causal else torch.ones(5, 9, dtype=torch.bool).tril(4)
@@ -158,12 +151,8 @@ def cache(dtype: torch.dtype, *, native: bool) -> SlotKv:
     return made
 
 
-@pytest.mark.parametrize(
-    ("dtype", "native"), [(torch.float64, False), (torch.float32, False), (torch.float32, True)]
-)
-def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth(
-    dtype: torch.dtype, native: bool
-) -> None:
+@pytest.mark.parametrize(("dtype", "native"), [(torch.float64, False), (torch.float32, False), (torch.float32, True)])
+def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth(dtype: torch.dtype, native: bool) -> None:
     """Three rows of different lengths enter in two forwards; in between, rows move and one is copied."""
     histories = [leaves(n, seed) for seed, n in enumerate([70, 3, 10])]
     histories = [[x.detach().to(dtype) for x in h] for h in histories]
@@ -172,17 +161,13 @@ def test_slots_attend_to_their_own_tokens_through_swap_copy_and_growth(
     def forward(rows: list[int], starts: list[int], ends: list[int]) -> None:
         """Slot n takes tokens [starts[n], ends[n]) of history rows[n]; each one's output is checked."""
         extras = [
-            Extra(slot=n, start=s, end=e - 1)
-            for n, (s, e) in enumerate(zip(starts, ends, strict=True))
-            if e - 1 > s
+            Extra(slot=n, start=s, end=e - 1) for n, (s, e) in enumerate(zip(starts, ends, strict=True)) if e - 1 > s
         ]
         positions_T, plan = kv.plan([e - 1 for e in ends], extras)
         owner = [*range(len(rows)), *(x.slot for x in extras for _ in range(x.start, x.end))]
         assert len(owner) == len(positions_T)
         flat = [
-            torch.stack(
-                [histories[rows[n]][i][:, p] for n, p in zip(owner, positions_T.tolist(), strict=True)], dim=1
-            )
+            torch.stack([histories[rows[n]][i][:, p] for n, p in zip(owner, positions_T.tolist(), strict=True)], dim=1)
             for i in range(3)
         ]
         out = plan.attend(0, flat[0], flat[1], flat[2], 0.5)

@@ -8,13 +8,7 @@ from torch import Tensor, nn
 
 from rocstar.engine.inference.embedded import attention
 from rocstar.engine.inference.embedded import decoder as decoder_module
-from rocstar.engine.inference.embedded.decoder import (
-    _Decoder,
-    _is_plain,
-    _Modules,
-    forward_of,
-    head_logits,
-)
+from rocstar.engine.inference.embedded.decoder import _Decoder, _is_plain, _Modules, forward_of, head_logits
 
 pytestmark = pytest.mark.usefixtures("_one_torch_thread")
 

@@ -93,19 +93,14 @@ def check_turn(model: Any, before: list[int], got: Generation, temperature: floa
     expected = torch.log_softmax(logits_TV / (temperature or 1.0), -1)
     ids_T = torch.tensor(got.ids)
     torch.testing.assert_close(
-        torch.tensor(got.logprobs).double(),
-        expected.gather(1, ids_T[:, None])[:, 0],
-        atol=LOGPROB_BOUND,
-        rtol=0,
+        torch.tensor(got.logprobs).double(), expected.gather(1, ids_T[:, None])[:, 0], atol=LOGPROB_BOUND, rtol=0
     )
     if temperature == 0:
         assert ids_T.tolist() == logits_TV.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(
-    "options", [{"max_running": 3}, {"max_running": 16}, {"max_running": 5, "prefill_tokens": 1}]
-)
+@pytest.mark.parametrize("options", [{"max_running": 3}, {"max_running": 16}, {"max_running": 5, "prefill_tokens": 1}])
 async def test_logprobs_are_those_of_a_plain_forward(
     architecture: str, options: dict[str, int], embedded: Any, models: Any
 ) -> None:
@@ -172,16 +167,12 @@ async def test_bits_do_not_depend_on_the_batch(
         monkeypatch.setattr(native._decode, "FORWARD_IS_FAST", True)
         monkeypatch.setattr(native, "TOKENS_PER_THREAD", 2)
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        done = await run_all(
-            embedded, model, attempts()[::order], max_running=max_running, prefill_tokens=prefill
-        )
+        done = await run_all(embedded, model, attempts()[::order], max_running=max_running, prefill_tokens=prefill)
         told.append({a.name: [(got.ids, got.logprobs) for _, got in a.turns] for a in done})
     assert told[0] == told[1] == told[2]
 
 
-async def test_a_model_too_large_for_it_is_torchs(
-    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_too_large_for_it_is_torchs(embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native._decode, "FORWARD_IS_FAST", True)
     assert native.fits(models("qwen3"))
     monkeypatch.setattr(native, "MOST_BYTES", 1000)
@@ -283,9 +274,7 @@ def check_spans(made: list[Attempt], old: Any, new: Any) -> None:
             model = new if version else old
             logits = plain_logits(model, ids)[len(before) + a - 1 : len(before) + b - 1]
             told = torch.log_softmax(logits, -1).gather(1, torch.tensor(got.ids[a:b])[:, None])[:, 0]
-            torch.testing.assert_close(
-                torch.tensor(got.logprobs[a:b]).double(), told, atol=LOGPROB_BOUND, rtol=0
-            )
+            torch.testing.assert_close(torch.tensor(got.logprobs[a:b]).double(), told, atol=LOGPROB_BOUND, rtol=0)
         assert [s[0] for s in got.version_spans[1:]] == [s[1] for s in got.version_spans[:-1]]
         mixed += [v for *_, v in got.version_spans] == [0, 1]
     assert mixed >= 1, "no row was decoding when the weights came"
@@ -310,9 +299,7 @@ class WaitsForNobody(EmbeddedEngine):
         pass
 
 
-async def learn_mid_flight(
-    engine: Any, model: Any, newer: Any, make_gate: Any, *, waits: bool
-) -> list[Attempt]:
+async def learn_mid_flight(engine: Any, model: Any, newer: Any, make_gate: Any, *, waits: bool) -> list[Attempt]:
     """A learner in a thread of its own changes the shared weights while rows decode."""
     attempts = [
         Attempt(name=f"s0/t/{k}", prompt=list(range(30, 33 + 5 * k)), seed=k, temperature=1.0, tools=[])

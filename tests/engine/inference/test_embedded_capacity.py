@@ -35,9 +35,7 @@ async def test_capacity_is_shared_by_the_rows(embedded: Any, models: Any) -> Non
         assert load.held_bytes == 128 * 2 * 2 * 2 * 8 * 4, "one slot, 83 tokens in blocks of 64"
 
 
-async def test_capacity_is_a_share_of_the_memory(
-    embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_capacity_is_a_share_of_the_memory(embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """256 bytes per token; half of 100 KiB are 200 tokens."""
     monkeypatch.setattr(embedded_module, "free_bytes", lambda device: 100 << 10)
     async with embedded(models("qwen3"), max_running=4, kv_share=0.5) as engine:
@@ -140,9 +138,7 @@ async def test_text_to_be_scored_waits_for_memory_once_and_then_fails(
     embedded: Any, models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def score(engine: Any, length: int) -> Any:
-        return await engine.score(
-            [40] * length, sampling=Sampling(), request_id=f"score {length}", deadline=None
-        )
+        return await engine.score([40] * length, sampling=Sampling(), request_id=f"score {length}", deadline=None)
 
     async with embedded(models("qwen3"), max_running=3) as engine:
         before = await ask(engine, [40] * 50, "row")
@@ -213,8 +209,7 @@ async def test_no_forward_exceeds_the_budget_after_a_publish(embedded: Any, mode
         sizes = Sizes(engine)
         async with asyncio.TaskGroup() as group:
             asked = [
-                group.create_task(ask(engine, list(range(30, 60 + 9 * k)), str(k), 200, seed=k))
-                for k in range(6)
+                group.create_task(ask(engine, list(range(30, 60 + 9 * k)), str(k), 200, seed=k)) for k in range(6)
             ]
             await until(lambda: len(sizes.forwards) >= 60)
             before = len(sizes.forwards)

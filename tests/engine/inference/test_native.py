@@ -103,9 +103,7 @@ def test_other_attention_is_the_others(models: Any) -> None:
 
 
 @given(
-    rows=st.integers(0, 9),
-    lengths=st.lists(st.integers(0, 200), min_size=9, max_size=9),
-    threads=st.integers(1, 5),
+    rows=st.integers(0, 9), lengths=st.lists(st.integers(0, 200), min_size=9, max_size=9), threads=st.integers(1, 5)
 )
 def test_each_token_is_in_one_part_with_its_slot(rows: int, lengths: list[int], threads: int) -> None:
     slots = [5, 3, 8, 0, 1, 7, 2, 6, 4]

@@ -16,9 +16,7 @@ from tests.fakes.openai_endpoint import STANDARD_FIELDS, STOP, TOKENIZER, VOCAB,
 
 from ...patience import PATIENCE_S
 
-ask = partial(
-    asking.ask, max_new_tokens=4, stop_ids=frozenset({13}), sampling=Sampling(temperature=1.0), seed=1 << 63
-)
+ask = partial(asking.ask, max_new_tokens=4, stop_ids=frozenset({13}), sampling=Sampling(temperature=1.0), seed=1 << 63)
 
 
 def opened(url: str, **options: Any) -> OpenAIEndpoint:
@@ -70,9 +68,7 @@ async def test_of_a_text_of_too_many_tokens_no_end_is_made_up(room: int, ends: b
     assert got.ids == whole[:room] and (got.finish is StopReason.stop) is ends
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "retryable"), [(500, "server_error", True), (400, "bad_request", False)]
-)
+@pytest.mark.parametrize(("status", "kind", "retryable"), [(500, "server_error", True), (400, "bad_request", False)])
 async def test_statuses(status: int, kind: str, retryable: bool) -> None:
     server = Endpoint(with_ids=True)
     async with server.serve() as url, opened(url) as endpoint:
@@ -84,12 +80,7 @@ async def test_statuses(status: int, kind: str, retryable: bool) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"token_ids": []},
-        {"logprobs": None},
-        {"logprobs": {"token_logprobs": [-1.0]}},
-        {"token_ids": [1, 2, 3, 4, 5]},
-    ],
+    [{"token_ids": []}, {"logprobs": None}, {"logprobs": {"token_logprobs": [-1.0]}}, {"token_ids": [1, 2, 3, 4, 5]}],
 )
 async def test_an_answer_that_does_not_add_up_is_refused(change: dict[str, Any]) -> None:
     server = Endpoint(with_ids=True)
@@ -151,9 +142,7 @@ async def test_the_whole_distribution_is_asked_for_by_name() -> None:
             assert asked["presence_penalty"] == asked["frequency_penalty"] == 0.0
 
 
-async def test_what_takes_no_other_fields_than_openais_is_asked_without(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_takes_no_other_fields_than_openais_is_asked_without(caplog: pytest.LogCaptureFixture) -> None:
     server = Endpoint(with_ids=False)
     server.strict = True
     async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
@@ -183,12 +172,8 @@ async def test_llamacpps_ids_are_those_that_were_sampled() -> None:
 
 
 @pytest.mark.parametrize("is_heard", [False, True])
-@pytest.mark.parametrize(
-    "dialect", [{"with_ids": True}, {"with_ids": False, "spells": True}, {"with_ids": False}]
-)
-async def test_what_the_servers_room_cuts_is_no_end_of_the_policys(
-    dialect: dict[str, bool], is_heard: bool
-) -> None:
+@pytest.mark.parametrize("dialect", [{"with_ids": True}, {"with_ids": False, "spells": True}, {"with_ids": False}])
+async def test_what_the_servers_room_cuts_is_no_end_of_the_policys(dialect: dict[str, bool], is_heard: bool) -> None:
     """It says "length", as if the policy had used up what it was asked for; of text its usage tells."""
     server = Endpoint(**dialect, room=3)
     async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
@@ -199,9 +184,7 @@ async def test_what_the_servers_room_cuts_is_no_end_of_the_policys(
         assert not caught.value.retryable and bool(server.requests[-1].get("stream")) is is_heard
 
 
-async def test_what_does_not_count_its_streams_is_heard_all_the_same(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_does_not_count_its_streams_is_heard_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     server = Endpoint(with_ids=False)
     server.counts_streams = False
     told: list[int] = []

@@ -26,11 +26,7 @@ from rocstar.engine.inference.openai_formats import (
 from tests.fakes.openai_endpoint import STOP, TOKENIZER, Endpoint
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "completions"
-FORMS = {
-    "vllm": EndpointFormat.SENT_IDS,
-    "sglang": EndpointFormat.SENT_IDS,
-    "llamacpp": EndpointFormat.SPELLED_IDS,
-}
+FORMS = {"vllm": EndpointFormat.SENT_IDS, "sglang": EndpointFormat.SENT_IDS, "llamacpp": EndpointFormat.SPELLED_IDS}
 NUM_ASKED = 6
 Exchanges = dict[str, dict[str, Any]]
 
@@ -72,9 +68,7 @@ def test_a_recording_does_not_tell_where_its_server_lay(server: str) -> None:
     assert "/site-packages" not in (RECORDINGS / f"{server}.jsonl").read_text(encoding="utf-8")
 
 
-def _read(
-    form: EndpointFormat, exchanges: Exchanges, name: str
-) -> tuple[StreamedChoice, list[tuple[int, int]]]:
+def _read(form: EndpointFormat, exchanges: Exchanges, name: str) -> tuple[StreamedChoice, list[tuple[int, int]]]:
     told: list[tuple[int, int]] = []
     ids = ids_of(form, Spelling(exchanges), with_logprobs=True)
     choice = StreamedChoice(ids, heard=lambda place, token: told.append((place, token)), most=99)
@@ -152,9 +146,7 @@ def _fields(value: Any, path: str = "") -> set[str]:
     """Paths of all fields."""
     match value:
         case dict():
-            return {
-                p for key, inner in value.items() for p in {f"{path}.{key}"} | _fields(inner, f"{path}.{key}")
-            }
+            return {p for key, inner in value.items() for p in {f"{path}.{key}"} | _fields(inner, f"{path}.{key}")}
         case list():
             return {p for inner in value for p in _fields(inner, path)}
         case _:

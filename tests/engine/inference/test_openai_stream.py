@@ -23,9 +23,7 @@ HEARD, UNHEARD = "s0/t/0", "s0/t/1"
 Told = list[tuple[int, int]]
 
 
-ask = partial(
-    asking.ask, max_new_tokens=9, stop_ids=frozenset({STOP, 13}), sampling=Sampling(temperature=1.0)
-)
+ask = partial(asking.ask, max_new_tokens=9, stop_ids=frozenset({STOP, 13}), sampling=Sampling(temperature=1.0))
 
 
 @asynccontextmanager
@@ -77,9 +75,7 @@ async def test_of_text_whole_words_are_told(room: int) -> None:
         assert TOKENIZER.decode([token for _, token in told]) in server.text
 
 
-@pytest.mark.parametrize(
-    ("change", "streams"), [({"token_ids": None}, True), ({"logprobs": None}, True), ({}, False)]
-)
+@pytest.mark.parametrize(("change", "streams"), [({"token_ids": None}, True), ({"logprobs": None}, True), ({}, False)])
 async def test_an_endpoint_that_streams_otherwise_is_asked_at_once(change: Any, streams: bool) -> None:
     """Its streams bring no ids, no log-probs, or there are none: asked once, and never again."""
     server = Endpoint(with_ids=True)
@@ -153,9 +149,7 @@ async def test_a_stream_that_fails_in_the_middle(spoiled: bytes, kind: str) -> N
 
 
 WORDS = st.lists(
-    st.sampled_from(
-        ["the", " the", " ", "\n", "answer", " is", "four", "é🙂", "<|im_end|>", "4", " 4", ",", "_"]
-    ),
+    st.sampled_from(["the", " the", " ", "\n", "answer", " is", "four", "é🙂", "<|im_end|>", "4", " 4", ",", "_"]),
     max_size=20,
 ).map("".join)
 

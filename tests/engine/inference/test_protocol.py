@@ -30,9 +30,7 @@ def start(request: pytest.FixtureRequest, embedded: Any, counting: Any) -> Calla
 
     @asynccontextmanager
     async def scripted(*, max_running: int = 4, max_length: int = 1 << 20) -> AsyncIterator[ScriptedPolicy]:
-        yield ScriptedPolicy(
-            count, token_s=0.0, max_running=max_running, max_length=max_length, vocab_size=VOCAB
-        )
+        yield ScriptedPolicy(count, token_s=0.0, max_running=max_running, max_length=max_length, vocab_size=VOCAB)
 
     @asynccontextmanager
     async def real(*, max_running: int = 4, max_length: int = 1 << 20) -> AsyncIterator[Inference]:
@@ -42,9 +40,7 @@ def start(request: pytest.FixtureRequest, embedded: Any, counting: Any) -> Calla
     return real if request.param == "embedded" else scripted
 
 
-ask = partial(
-    asking.ask, max_new_tokens=5, stop_ids=frozenset({0}), sampling=Sampling(temperature=1.0), seed=7
-)
+ask = partial(asking.ask, max_new_tokens=5, stop_ids=frozenset({0}), sampling=Sampling(temperature=1.0), seed=7)
 
 
 async def test_stop_token_is_included(start: Any) -> None:
@@ -64,9 +60,7 @@ async def test_stop_token_is_included(start: Any) -> None:
         (7, (11, 12, 13, 14, 15, 16, 17), StopReason.stop),
     ],
 )
-async def test_limit_cuts_but_a_stop_at_the_limit_is_a_stop(
-    start: Any, limit: int, ids: Any, finish: Any
-) -> None:
+async def test_limit_cuts_but_a_stop_at_the_limit_is_a_stop(start: Any, limit: int, ids: Any, finish: Any) -> None:
     async with start() as engine:
         got = await ask(engine, [10], max_new_tokens=limit, stop_ids=frozenset({17}))
         assert (got.ids, got.finish) == (ids, finish)
@@ -91,9 +85,7 @@ async def test_no_stop_ids_means_length_and_the_callers_list_is_left_alone(start
         ([-1, 1], {}, "bad_token"),
     ],
 )
-async def test_bad_requests_are_refused_and_harm_nobody(
-    start: Any, ids: Any, changes: Any, kind: str
-) -> None:
+async def test_bad_requests_are_refused_and_harm_nobody(start: Any, ids: Any, changes: Any, kind: str) -> None:
     async with start(max_length=32) as engine:
         with pytest.raises(InferenceError) as caught:
             await ask(engine, ids, **changes)
@@ -231,9 +223,7 @@ async def test_cached_tokens_of_the_next_turn(start: Any) -> None:
         await engine.publish(1)
         assert (await ask(engine, [*grown, *second.ids, 60])).cached_tokens == 0
         assert (await ask(engine, [9, 9, 9])).cached_tokens == 0  # another text under the same name
-        assert (
-            await ask(engine, [9, 9, 9, 10, 11, 12, 13])
-        ).cached_tokens == 6  # all known: the last is asked again
+        assert (await ask(engine, [9, 9, 9, 10, 11, 12, 13])).cached_tokens == 6  # all known: the last is asked again
 
 
 async def test_load_counts_tokens_and_requests(start: Any, until: Any) -> None:

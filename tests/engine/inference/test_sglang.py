@@ -75,9 +75,7 @@ async def test_the_servers_limits_are_the_ones_refused_here(sglang: Any) -> None
         assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": 54}
         for length, path in ((251, "exceeds the maximum allowed"), (5000, "longer than the model")):
             with pytest.raises(InferenceError, match=path) as caught:
-                await engine.api.generate(
-                    {"input_ids": [1] * length, "sampling_params": {"max_new_tokens": 1}}
-                )
+                await engine.api.generate({"input_ids": [1] * length, "sampling_params": {"max_new_tokens": 1}})
             assert (caught.value.kind, caught.value.retryable) == ("too_long", False)
 
 
@@ -116,9 +114,7 @@ async def test_abort_answers_with_what_there_is_and_spares_the_neighbours(
         heard: list[tuple[int, int]] = []
         if is_heard:
             engine.on_tokens("s0/t/1", lambda place, token: heard.append((place, token)))
-        running = [
-            asyncio.create_task(ask(engine, [5, k], n, 60)) for k, n in enumerate(("s0/t/1", "s0/t/12"))
-        ]
+        running = [asyncio.create_task(ask(engine, [5, k], n, 60)) for k, n in enumerate(("s0/t/1", "s0/t/12"))]
         await until(lambda: server.scheduler.kv.held > 4)
         await engine.abort("s0/t/1")
         aborted, whole = [await task for task in running]
@@ -169,9 +165,7 @@ async def test_what_its_caller_gives_up_is_aborted_on_the_server(sglang: Any, un
 
 async def test_load_counts_requests_now_and_tokens_at_the_last_look(sglang: Any, until: Any) -> None:
     async with sglang(capacity=100, step_s=0.005) as (engine, _):
-        running = [
-            asyncio.create_task(ask(engine, [k] * 40, f"s0/t/{k}", max_new_tokens=30)) for k in range(3)
-        ]
+        running = [asyncio.create_task(ask(engine, [k] * 40, f"s0/t/{k}", max_new_tokens=30)) for k in range(3)]
         await until(lambda: engine.load().waiting == 1 and engine.load().used > 80)
         load = engine.load()
         assert (load.total, load.running) == (100, 2)
@@ -213,13 +207,8 @@ async def test_a_killed_server_fails_its_requests_at_once(sglang: Any, until: An
 
 
 @pytest.mark.parametrize("fault", ["hang", "mute"])
-async def test_a_hung_server_fails_its_requests_within_the_timeout(
-    sglang: Any, until: Any, fault: str
-) -> None:
-    async with sglang(step_s=0.001, engine_hang_timeout_s=0.1, engine_control_timeout_s=0.2) as (
-        engine,
-        server,
-    ):
+async def test_a_hung_server_fails_its_requests_within_the_timeout(sglang: Any, until: Any, fault: str) -> None:
+    async with sglang(step_s=0.001, engine_hang_timeout_s=0.1, engine_control_timeout_s=0.2) as (engine, server):
         running = asyncio.create_task(ask(engine, [1], max_new_tokens=900))
         await until(lambda: server.scheduler.running)
         setattr(server.faults, fault, True)

@@ -54,9 +54,7 @@ async def pair(checkpoints: dict[str, Path]) -> Any:
         yield servers, engines
 
 
-async def test_a_publish_with_requests_in_flight_loses_no_token(
-    pair: Any, checkpoints: Any, until: Any
-) -> None:
+async def test_a_publish_with_requests_in_flight_loses_no_token(pair: Any, checkpoints: Any, until: Any) -> None:
     """Each token is what the weights it is labelled with give for the ids before it."""
     (server, other), (engine, fresh) = pair
     server.faults.hang = True
@@ -106,10 +104,7 @@ def spoiled(checkpoints: dict[str, Path], folder: Path, change: Any) -> DiskWeig
     ("change", "why"),
     [
         (lambda t: t.pop("model.norm.weight"), "missing, 'model.norm.weight'"),
-        (
-            lambda t: t.update({"model.norm.bias": t["model.norm.weight"].clone()}),
-            "no tensor 'model.norm.bias'",
-        ),
+        (lambda t: t.update({"model.norm.bias": t["model.norm.weight"].clone()}), "no tensor 'model.norm.bias'"),
         (lambda t: t.update({"model.norm.weight": t["model.norm.weight"][:4].clone()}), "has shape"),
         (lambda t: t.clear(), "no safetensors"),
     ],
@@ -166,9 +161,7 @@ async def test_one_dead_server_does_not_stop_the_others(pair: Any, checkpoints: 
     assert engines[0].broken is not None and engines[1].broken is None
 
 
-async def test_a_publish_that_is_cancelled_leaves_nothing_half_served(
-    pair: Any, checkpoints: Any, until: Any
-) -> None:
+async def test_a_publish_that_is_cancelled_leaves_nothing_half_served(pair: Any, checkpoints: Any, until: Any) -> None:
     (server, _), (engine, _) = pair
     server.faults.mute = True
     publishing = asyncio.create_task(engine.publish(1, DiskWeights(checkpoints["b"])))

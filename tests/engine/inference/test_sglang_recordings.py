@@ -23,9 +23,7 @@ RECORDED = {
     for path in sorted(RECORDINGS.glob("*.json"))
     for record in [json.loads(path.read_text(encoding="utf-8"))]
 }
-GENERATED = [
-    name for name, r in RECORDED.items() if r["request"]["path"] == "/generate" and r["status"] == 200
-]
+GENERATED = [name for name, r in RECORDED.items() if r["request"]["path"] == "/generate" and r["status"] == 200]
 LOOSE = {"abort_running_0", "abort_running_1", "abort_retracted_0", "abort_retracted_1"}
 """Their number of tokens depends on when the abort came."""
 
@@ -109,19 +107,14 @@ async def test_the_fake_answers_as_the_real_server(models: dict[str, Path]) -> N
                         else (real["response"][key] == fake.response[key])
                     ), name
             if "error" in fake.response:
-                assert real["response"]["error"]["message"].startswith(fake.response["error"]["message"]), (
-                    name
-                )
+                assert real["response"]["error"]["message"].startswith(fake.response["error"]["message"]), name
 
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_the_client_reads_every_recorded_generation(name: str) -> None:
     """Its tokens, log-probs and versions arrive, and its finish is understood."""
     recorded = RECORDED[name]
-    reply, asked = (
-        whole(recorded["response"]),
-        recorded["request"]["json"]["sampling_params"]["max_new_tokens"],
-    )
+    reply, asked = (whole(recorded["response"]), recorded["request"]["json"]["sampling_params"]["max_new_tokens"])
     live = LiveRequest(rid="r")
     finish = live.take(reply, asked=asked, versions={"default": 0, "4": 4, "5": 5})
     got = live.written.result(finish)

@@ -165,11 +165,7 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
         await until(lambda: not replica.ready)
         await replica.wait_ready(asyncio.get_running_loop().time() + 60)
         again = await ask(replica, [5, 6], "s0/t/2", 8)
-        assert (again.ids, again.logprobs, again.version_spans) == (
-            second.ids,
-            second.logprobs,
-            ((0, 8, 1),),
-        )
+        assert (again.ids, again.logprobs, again.version_spans) == (second.ids, second.logprobs, ((0, 8, 1),))
         assert replica.restarts == 1
 
         from safetensors.torch import load_file

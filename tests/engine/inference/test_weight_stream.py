@@ -60,9 +60,7 @@ def test_neighbours_share_a_bucket_as_far_as_there_is_room(sizes: list[int], mos
         assert total + named[following[0]] > most, "it would have had room"
 
 
-async def test_what_is_put_arrives_once_and_in_order(
-    learner: ThreadPoolExecutor, stream: WeightStream
-) -> None:
+async def test_what_is_put_arrives_once_and_in_order(learner: ThreadPoolExecutor, stream: WeightStream) -> None:
     sending = learner.submit(send, stream, "ab", "c", "def")
     got = [(name, float(tensor[0])) async for one in stream for name, tensor in one]
     assert got == [(name, float(ord(name))) for name in "abcdef"]

@@ -35,9 +35,7 @@ def order_of() -> Callable[..., GroupOrder]:
             step=1,
             seed=7,
             size=size,
-            limits=RolloutLimits(
-                max_response_tokens=4000, max_turns=8, max_tool_tokens=64, timeout_s=timeout_s
-            ),
+            limits=RolloutLimits(max_response_tokens=4000, max_turns=8, max_tool_tokens=64, timeout_s=timeout_s),
             temperature=1.0,
         )
 

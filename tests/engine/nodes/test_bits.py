@@ -36,10 +36,7 @@ async def test_groups_have_the_same_bits_on_any_number_of_nodes(
         for k, order in enumerate(orders)
     ]
     options = {"max_running": 4, "lockstep": True}
-    async with (
-        embedded(models("qwen3"), **options) as first,
-        embedded(models("qwen3"), **options) as second,
-    ):
+    async with embedded(models("qwen3"), **options) as first, embedded(models("qwen3"), **options) as second:
         agents = [dataclasses.replace(agent_of(), inference=engine) for engine in (first, second)]
         alone, _ = await rolled_out(agents[:1], orders)
         together, counts = await rolled_out(agents, orders)

@@ -19,13 +19,7 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group
 from rocstar.engine.waits import WaitBoard
 from tests.fakes.fake_node import FakeNode, Fault
-from tests.fakes.scripted_policy import (
-    ByteTokenizer,
-    Reply,
-    ScriptedPolicy,
-    VirtualClockLoop,
-    on_virtual_time,
-)
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, ScriptedPolicy, VirtualClockLoop, on_virtual_time
 
 LOAD = KvLoad(total=1 << 20, used=0, running=0, waiting=0)
 Orders = list[GroupOrder]
@@ -142,14 +136,9 @@ async def test_a_node_that_dies_loses_nothing_and_comes_back(cluster: Cluster, o
 
 
 @on_virtual_time
-async def test_a_silent_node_is_given_up_long_before_its_groups_are_due(
-    cluster: Cluster, orders: Orders
-) -> None:
+async def test_a_silent_node_is_given_up_long_before_its_groups_are_due(cluster: Cluster, orders: Orders) -> None:
     node = cluster.others[0]
-    orders = [
-        dataclasses.replace(order, limits=dataclasses.replace(order.limits, timeout_s=1e6))
-        for order in orders
-    ]
+    orders = [dataclasses.replace(order, limits=dataclasses.replace(order.limits, timeout_s=1e6)) for order in orders]
 
     async with cluster.opened(limits=NodeLimits(silent_s=30.0, load_timeout_s=10.0)) as nodes:
         asyncio.get_running_loop().call_later(1.5, setattr, node, "is_silent", True)
@@ -188,9 +177,7 @@ async def test_a_node_is_not_silent_because_our_own_loop_was(
 
 
 @on_virtual_time
-async def test_a_group_that_hangs_while_its_node_answers_has_a_deadline(
-    cluster: Cluster, order_of: Any
-) -> None:
+async def test_a_group_that_hangs_while_its_node_answers_has_a_deadline(cluster: Cluster, order_of: Any) -> None:
     orders = [order_of("t0"), order_of("t1")]
     cluster.others[0].faults = {orders[1].key: Fault.hang}
 
@@ -323,9 +310,7 @@ async def test_a_group_that_is_granted_when_nobody_wants_it_any_more(order_of: A
         return Group(task=order.task, trajectories=())
 
     async with Nodes([], home_load=lambda: LOAD, max_groups=1) as nodes:
-        first, second, third = (
-            asyncio.create_task(nodes.roll_out(order_of(f"t{k}"), home)) for k in range(3)
-        )
+        first, second, third = (asyncio.create_task(nodes.roll_out(order_of(f"t{k}"), home)) for k in range(3))
         await asyncio.sleep(1.0)
         go_on.set()
         second.cancel()  # `first` ends before it is told
@@ -364,9 +349,7 @@ async def test_a_silent_node_delays_a_step_by_no_more_than_a_look(cluster: Clust
 
 @pytest.mark.parametrize("part", [1, 2, 3, 7])
 @on_virtual_time
-async def test_siblings_of_a_group_may_be_rolled_out_apart(
-    cluster_of: Clusters, order_of: Any, part: int
-) -> None:
+async def test_siblings_of_a_group_may_be_rolled_out_apart(cluster_of: Clusters, order_of: Any, part: int) -> None:
     """The group is the same, whatever node made which of them; what fails goes elsewhere part by part."""
     cluster, orders = cluster_of(2), [order_of(f"t{k}", size=7) for k in range(6)]
     cluster.others[0].faults = {orders[1].key: Fault.error}

@@ -57,9 +57,7 @@ async def test_a_group_is_the_one_of_this_process(opened: Open, agent_of: Any, o
         check_trajectory(trajectory)
 
 
-async def test_siblings_ordered_apart_are_those_of_the_whole(
-    opened: Open, agent_of: Any, order_of: Any
-) -> None:
+async def test_siblings_ordered_apart_are_those_of_the_whole(opened: Open, agent_of: Any, order_of: Any) -> None:
     order = order_of("a", size=7)
     expected = await run_order(agent_of(at_once), order)
     async with opened(agent_of(at_once)) as node:
@@ -88,9 +86,7 @@ async def test_a_bug_there_is_an_error_here(
             assert "KeyError: 'a bug'" in capsys.readouterr().err
 
 
-async def test_cancelling_ends_it_there(
-    opened: Open, agent_of: Any, order_of: Any, until: Callable[..., Any]
-) -> None:
+async def test_cancelling_ends_it_there(opened: Open, agent_of: Any, order_of: Any, until: Callable[..., Any]) -> None:
     agent = agent_of(lambda _: Reply(text="4", delay_s=3600.0))
     policy: Any = agent.inference
     async with opened(agent) as node:
@@ -124,9 +120,7 @@ async def test_what_is_no_http_has_the_form_of_other_errors(agent_of: Any) -> No
     assert " 400 " in line and json.loads(body) == {"error": reason}
 
 
-async def test_what_is_refused_says_why(
-    agent_of: Any, order_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_refused_says_why(agent_of: Any, order_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "BODY_TIMEOUT_S", 0.01)
     monkeypatch.setattr(service, "MAX_BODY_BYTES", 10_000)
     agent = agent_of(lambda _: Reply(text="4", delay_s=3600.0))
@@ -153,9 +147,7 @@ async def test_what_is_refused_says_why(
             assert answer.status == 405
 
 
-async def test_a_group_ordered_again_begins_anew(
-    agent_of: Any, order_of: Any, until: Callable[..., Any]
-) -> None:
+async def test_a_group_ordered_again_begins_anew(agent_of: Any, order_of: Any, until: Callable[..., Any]) -> None:
     """As when the first caller was lost and its connection not noticed yet: never two of one name at once."""
     slow = {"first": True}
     agent = agent_of(lambda r: Reply(text=str(r.seed % 5), delay_s=3600.0 if slow["first"] else 0.0))
@@ -172,9 +164,7 @@ async def test_a_group_ordered_again_begins_anew(
     assert sorted(policy.released) == sorted(["s1/a/0", "s1/a/1"] * 2)
 
 
-async def test_a_service_that_ends_ends_its_groups(
-    agent_of: Any, order_of: Any, until: Callable[..., Any]
-) -> None:
+async def test_a_service_that_ends_ends_its_groups(agent_of: Any, order_of: Any, until: Callable[..., Any]) -> None:
     agent = agent_of(lambda _: Reply(text="4", delay_s=3600.0))
     policy: Any = agent.inference
     async with contextlib.AsyncExitStack() as stack:

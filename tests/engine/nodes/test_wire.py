@@ -13,14 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.nodes.node import GroupOrder
-from rocstar.engine.nodes.wire import (
-    NodeWireError,
-    can_travel,
-    decode_group,
-    decode_order,
-    encode_group,
-    encode_order,
-)
+from rocstar.engine.nodes.wire import NodeWireError, can_travel, decode_group, decode_order, encode_group, encode_order
 from rocstar.engine.rollout.rollout import RolloutLimits
 from rocstar.engine.types import (
     Failed,
@@ -124,9 +117,7 @@ def groups(draw: Any) -> tuple[GroupOrder, Group]:
         changed = {
             "ids": ids,
             "logprobs": draw(st.lists(logprob, min_size=len(ids), max_size=len(ids))),
-            "segments": draw(
-                tuples_of(Segment, start=positions, end=positions, origin=st.sampled_from(Origin))
-            ),
+            "segments": draw(tuples_of(Segment, start=positions, end=positions, origin=st.sampled_from(Origin))),
             "version_spans": draw(tuples_of(VersionSpan, start=positions, end=positions, version=positions)),
             "turns": tuple(draw(st.lists(turns, max_size=3))),
             "finish_reason": draw(st.sampled_from(FinishReason)),

@@ -48,9 +48,7 @@ def test_every_bit_of_a_logprob_is_kept_in_as_few_bytes_as_that_takes() -> None:
     double = plain_trajectory(logprobs=[third] * 50 + [-0.0, -1 / 3])
     for made in (single, double):
         told = decode_frame(encode_frame(made)).trajectory.logprobs.tolist()
-        assert [struct.pack("<d", p) for p in told[1:]] == [
-            struct.pack("<d", p) for p in made.logprobs.tolist()[1:]
-        ]
+        assert [struct.pack("<d", p) for p in told[1:]] == [struct.pack("<d", p) for p in made.logprobs.tolist()[1:]]
     assert len(encode_frame(single)) < len(encode_frame(double))
 
 

@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.record.json_record import RecordError
-from rocstar.engine.record.learned import (
-    MAX_ENTROPY,
-    LearnedStep,
-    LearnedTokens,
-    learned_path,
-    write_learned,
-)
+from rocstar.engine.record.learned import MAX_ENTROPY, LearnedStep, LearnedTokens, learned_path, write_learned
 
 FRAMES = "step_000003.columns"
 numbers = st.floats(-60, 60, width=32)
@@ -34,9 +28,7 @@ def tokens(gaps: Any, entropies: Any = None, ratios: Any = None, codes: Any = No
 
 
 @given(
-    rows=st.lists(
-        st.tuples(numbers, st.none() | st.floats(0, 16, width=32), numbers, st.integers(0, 2)), max_size=40
-    )
+    rows=st.lists(st.tuples(numbers, st.none() | st.floats(0, 16, width=32), numbers, st.integers(0, 2)), max_size=40)
 )
 def test_what_was_written_comes_back_as_exactly_as_it_promises(
     rows: list[Any], tmp_path_factory: pytest.TempPathFactory

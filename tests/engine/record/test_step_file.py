@@ -13,14 +13,7 @@ from rocstar.engine.record.columns import HEAD, decode_frame, encode_frame
 from rocstar.engine.record.files import is_sealed, record_files
 from rocstar.engine.record.json_record import RecordError, Verdict, to_record
 from rocstar.engine.record.reading import read_records, write_records
-from rocstar.engine.record.step_file import (
-    MOST_FAMILIES,
-    ROW,
-    FrameFile,
-    Judged,
-    StepFile,
-    complete_frames,
-)
+from rocstar.engine.record.step_file import MOST_FAMILIES, ROW, FrameFile, Judged, StepFile, complete_frames
 from rocstar.engine.types import Span, Trajectory, TrajectoryTimes, TurnTimes
 from tests.fakes.trajectories import plain_trajectory
 
@@ -186,9 +179,7 @@ def test_a_damaged_file_says_where(tmp_path: Path) -> None:
         StepFile(path)
 
 
-def test_a_file_whose_head_cannot_be_written_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_whose_head_cannot_be_written_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: FrameFile, begin: int | None) -> None:
         opened.append(file._file)
         raise OSError(errno.ENOSPC, "No space left on device")

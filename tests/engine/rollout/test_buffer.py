@@ -52,9 +52,7 @@ def test_no_group_is_taken_beyond_the_bound_in_10000_random_schedules() -> None:
 
 
 @given(st.integers(1, 4), st.integers(0, 3), st.data())
-def test_whatever_finishes_first_the_learner_is_never_stuck(
-    batch: int, bound: int, data: st.DataObject
-) -> None:
+def test_whatever_finishes_first_the_learner_is_never_stuck(batch: int, bound: int, data: st.DataObject) -> None:
     """With all slots in use, the batch comes at the latest when everything in flight is done."""
     buffer: SlotBuffer[int] = SlotBuffer(batch=batch, max_staleness=bound)
     started = 0

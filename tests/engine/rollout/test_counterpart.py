@@ -61,9 +61,7 @@ def result(text: str) -> tuple[ToolResult, ...]:
 
 
 def roll(texts: Sequence[str], script: Script, **limits: Any) -> Trajectory:
-    agent = make_agent(
-        list(texts), chat=CHAT, tools=Dispatcher(tools=[]), judge=Judge(), counterpart=script, **limits
-    )
+    agent = make_agent(list(texts), chat=CHAT, tools=Dispatcher(tools=[]), judge=Judge(), counterpart=script, **limits)
     trajectory = run_virtual(run_trajectory(agent, TASK, KEY))
     check_trajectory(trajectory)
     return trajectory

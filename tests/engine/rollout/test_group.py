@@ -107,9 +107,7 @@ async def test_groups_run_together_and_come_in_the_order_of_their_tasks() -> Non
 
 @on_virtual_time
 async def test_bug_in_one_group_is_raised_as_itself_and_cancels_the_others() -> None:
-    made, policy = agent(
-        lambda r: Reply(text="bug", delay_s=5.0) if r.task_id == "t1" else Reply(delay_s=1e5)
-    )
+    made, policy = agent(lambda r: Reply(text="bug", delay_s=5.0) if r.task_id == "t1" else Reply(delay_s=1e5))
 
     with pytest.raises(ExceptionGroup) as caught:
         await collect(made, tasks(3), size=2)

@@ -243,15 +243,9 @@ def test_sandbox_error_is_data_and_never_text(retryable: bool) -> None:
 
 @pytest.mark.parametrize(
     ("listens", "pause_s", "kind"),
-    [
-        (True, 0.0, "policy_timeout"),
-        (False, 0.0, "trajectory_timeout"),
-        (True, 1.5, "trajectory_timeout"),
-    ],
+    [(True, 0.0, "policy_timeout"), (False, 0.0, "trajectory_timeout"), (True, 1.5, "trajectory_timeout")],
 )
-def test_only_a_policy_at_work_until_the_end_has_itself_to_blame(
-    listens: bool, pause_s: float, kind: str
-) -> None:
+def test_only_a_policy_at_work_until_the_end_has_itself_to_blame(listens: bool, pause_s: float, kind: str) -> None:
     """Tokens each 0.05 s up to a clock of 10 s; a pause of 1.5 s may be an outage."""
     replies = [Reply(text=tool_call("a")), Reply(text="x" * 500, delay_s=pause_s)]
     policy = ScriptedPolicy(lambda r: replies[r.turn - 1], TOKENIZER, token_s=0.05)
@@ -336,9 +330,7 @@ def cell(code: str) -> str:
 
 def notebook_agent(script: Any, sandbox: Any, judge: Any = None, **limits: Any) -> Any:
     tools = Dispatcher(
-        tools=[JupyterTool(limits=Limits(), flavour="stdlib", style="brief")],
-        sandbox=sandbox,
-        max_parallel_calls=3,
+        tools=[JupyterTool(limits=Limits(), flavour="stdlib", style="brief")], sandbox=sandbox, max_parallel_calls=3
     )
     return dataclasses.replace(agent(script, judge=judge, **limits), tools=tools)
 
@@ -423,9 +415,7 @@ def test_a_state_that_cannot_be_built_again_is_a_retryable_failure() -> None:
 codes = st.sampled_from(["ok", "err", "long", "lost"])
 texts = st.text(max_size=6)
 turns = st.one_of(
-    st.tuples(texts, st.lists(codes, min_size=1, max_size=4)).map(
-        lambda t: t[0] + "".join(map(tool_call, t[1]))
-    ),
+    st.tuples(texts, st.lists(codes, min_size=1, max_size=4)).map(lambda t: t[0] + "".join(map(tool_call, t[1]))),
     texts.map(lambda text: text + "<tool_call>{"),
     texts.map(lambda text: text + "!"),
     texts.map(lambda text: Reply(text=text + "?", stops=False)),
@@ -454,11 +444,7 @@ def test_any_conversation_keeps_the_invariants(replies: list[Any], **limits: int
     assert made.inference.released == ["s3/t/1/2"]
     assert t.response_length <= limits["max_response_tokens"] and len(t.turns) <= limits["max_turns"]
     if isinstance(t.outcome, Failed):
-        assert made.judge.calls == [] and t.outcome.kind in {
-            "engine_stopped",
-            "zygote_died",
-            "trajectory_timeout",
-        }
+        assert made.judge.calls == [] and t.outcome.kind in {"engine_stopped", "zygote_died", "trajectory_timeout"}
         return
     ((text, _, truncated, _),) = made.judge.calls
     assert text == "\n".join(turn.text for turn in t.turns)

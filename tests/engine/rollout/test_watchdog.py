@@ -11,9 +11,7 @@ from rocstar.engine.waits import WaitBoard, waiting
 from tests.fakes.scripted_policy import on_virtual_time, run_virtual
 
 
-async def guarded(
-    work: Callable[[], asyncio.Future[None]] | None, remedies: list[object], told: list[str]
-) -> None:
+async def guarded(work: Callable[[], asyncio.Future[None]] | None, remedies: list[object], told: list[str]) -> None:
     """`work` beside a watchdog with 10 s of patience."""
     board = WaitBoard(asyncio.get_running_loop().time)
     with board.installed():
@@ -44,10 +42,7 @@ async def slow_but_alive() -> None:
 async def test_the_board_holds_a_wait_exactly_while_it_lasts() -> None:
     board = WaitBoard(lambda: 5.0)
     with board.installed():
-        async with (
-            waiting("a", "b", kind="tool", deadline=None),
-            waiting("a", "c", kind="judge", deadline=None),
-        ):
+        async with waiting("a", "b", kind="tool", deadline=None), waiting("a", "c", kind="judge", deadline=None):
             assert [(w.who, w.whom) for w in board.entries] == [("a", "b"), ("a", "c")]
             assert "1 judge, 1 tool" in board.table() and "a waits for b (tool), 0.0 s" in board.table()
             assert board.table(limit=1).endswith("... and 1 more")

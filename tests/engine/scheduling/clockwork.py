@@ -49,13 +49,7 @@ class Clockwork:
         """Until all have left, or to the step; returns the step at the end."""
         for traj in self.turns_of:
             self.tell(
-                Submitted(
-                    traj=traj,
-                    group=traj.rpartition("/")[0],
-                    stage="s",
-                    prompt_tokens=PROMPT,
-                    max_tokens=LIMIT,
-                )
+                Submitted(traj=traj, group=traj.rpartition("/")[0], stage="s", prompt_tokens=PROMPT, max_tokens=LIMIT)
             )
             self.wakes[traj] = 0
         while (self.wakes or self.running or self.scheduler.state.ready) and self.step < until:
@@ -123,10 +117,7 @@ def swap_futures(name: str, seed: int, share: float, **tunables: Any) -> None:
         else:
             # The turn under way goes on for at least one more token, and what follows is another story;
             # one that is at a tool has a turn to come in both.
-            rest = [
-                max(begun + 1, rng.randint(1, 60)),
-                *(rng.randint(1, 60) for _ in range(rng.randint(0, 3))),
-            ]
+            rest = [max(begun + 1, rng.randint(1, 60)), *(rng.randint(1, 60) for _ in range(rng.randint(0, 3)))]
             other[traj] = turns[:done] + rest
     assert other != turns_of
     swapped = clockwork(name, other, **tunables)

@@ -161,9 +161,7 @@ class Failing:
             self.turns[traj], self.context[traj], self.written[traj] = turns, prompt, 0
             self.wakes[traj] = 0
             self.tell(
-                Submitted(
-                    traj=traj, group=f"{task}", stage=f"{stage}", prompt_tokens=prompt, max_tokens=2 * limit
-                )
+                Submitted(traj=traj, group=f"{task}", stage=f"{stage}", prompt_tokens=prompt, max_tokens=2 * limit)
             )
 
     def end_turn(self, traj: str, step: int) -> None:
@@ -217,9 +215,7 @@ def replay(log: list[Told], **tunables: Any) -> Difference | None:
 
 
 def save(logs: dict[str, list[Told]]) -> None:
-    rows = {
-        name: [[_row(event), *map(_row, commands)] for event, commands in log] for name, log in logs.items()
-    }
+    rows = {name: [[_row(event), *map(_row, commands)] for event, commands in log] for name, log in logs.items()}
     FILE.write_bytes(lzma.compress(json.dumps(rows, separators=(",", ":")).encode(), preset=9))
 
 

@@ -24,16 +24,7 @@ from rocstar.engine.scheduling.policies import POLICIES, make_policy, predictive
 from rocstar.engine.scheduling.predictor import NUM_BINS, Floats, Ints, LengthPredictor
 from rocstar.engine.scheduling.schedule_state import ScheduleState, TrajectoryEntry
 from rocstar.engine.scheduling.waiting import WaitingQueue
-from tests.engine.scheduling.clockwork import (
-    TEN,
-    again,
-    begin,
-    clockwork,
-    lengths,
-    submit,
-    swap_futures,
-    where,
-)
+from tests.engine.scheduling.clockwork import TEN, again, begin, clockwork, lengths, submit, swap_futures, where
 
 
 def with_variance(going_on_NK: Floats) -> Floats:
@@ -157,9 +148,7 @@ def test_candidates_are_those_of_a_plain_sort(seed: int) -> None:
     """The order in which replicas are tried: home, begun blocks, the rest, each by load, then by age."""
     asked: list[int] = []
 
-    def plain(
-        self: predictive.Predictive, turn: TrajectoryEntry, among: list[int], now: ScheduleState
-    ) -> list[int]:
+    def plain(self: predictive.Predictive, turn: TrajectoryEntry, among: list[int], now: ScheduleState) -> list[int]:
         def key(replica: int) -> tuple[bool, bool, float]:
             siblings = self._occupancy[replica].groups.get(turn.group, 0)
             return replica != turn.home, siblings % block == 0, self._loads[replica]
@@ -279,9 +268,8 @@ def test_a_move_is_for_more_than_chance_and_never_makes_another_the_last(
 
 @given(
     steps=st.lists(
-        st.tuples(st.integers(0, 11), st.sampled_from(["wait", "lose", "start", "leave", "rank"])),
-        max_size=60,
-    ),
+        st.tuples(st.integers(0, 11), st.sampled_from(["wait", "lose", "start", "leave", "rank"])), max_size=60
+    )
 )
 @settings(max_examples=80, deadline=None, derandomize=True)
 def test_the_queue_forgets_nobody(steps: list[tuple[int, str]]) -> None:
@@ -422,17 +410,13 @@ def test_siblings_tell_of_each_other() -> None:
             predictor.turn_starts(f"{group}{k}", 0, 0)
             predictor.leave(f"{group}{k}", length, finished=True)
     assert predictor.group_length("long", "s") > 3 * predictor.group_length("short", "s")
-    ahead = {
-        group: ahead_of(predictor, predictor.turn_starts(f"{group}3", 0, 0)).sum()
-        for group in ("short", "long")
-    }
+    ahead = {group: ahead_of(predictor, predictor.turn_starts(f"{group}3", 0, 0)).sum() for group in ("short", "long")}
     assert ahead["long"] > 2 * ahead["short"]
 
 
 @given(
     steps=st.lists(
-        st.tuples(st.integers(0, 9), st.sampled_from(["put", "end", "discard"]), st.integers(1, 300)),
-        max_size=60,
+        st.tuples(st.integers(0, 9), st.sampled_from(["put", "end", "discard"]), st.integers(1, 300)), max_size=60
     )
 )
 @settings(max_examples=60, deadline=None, derandomize=True)

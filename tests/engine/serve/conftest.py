@@ -83,16 +83,11 @@ def make_agent(
 ) -> Agent:
     bounds = {"max_response_tokens": 2000, "max_turns": 6, "max_tool_tokens": 200, "timeout_s": 60.0}
     tokenizer = LLAMA if template == "llama3" else TOKENIZER
-    policy = (
-        script if isinstance(script, ScriptedPolicy) else ScriptedPolicy(script, tokenizer, token_s=token_s)
-    )
+    policy = script if isinstance(script, ScriptedPolicy) else ScriptedPolicy(script, tokenizer, token_s=token_s)
     return Agent(
         inference=policy,
         chat=ChatFormat(
-            tokenizer,
-            load_template(template, None),
-            [tool.schema],
-            thinking="keep" if "/" in template else "refuse",
+            tokenizer, load_template(template, None), [tool.schema], thinking="keep" if "/" in template else "refuse"
         ),
         tools=Dispatcher(tools=[tool]),
         judge=Fours(),

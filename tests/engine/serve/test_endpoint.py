@@ -81,9 +81,7 @@ async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
         assert body == [*odd, *chat.user_suffix_ids("And 3+3?")]
         ends = [c for c in chunks if isinstance(c, dict) and "prompt_token_ids" in c]
         assert [c["prompt_token_ids"] for c in ends] == [body] and ends[0]["choices"][0]["token_ids"]
-        cut = await client.chat(
-            {"role": "user", "content": "Well?"}, prefix_token_ids=ids[:-1], return_token_ids=True
-        )
+        cut = await client.chat({"role": "user", "content": "Well?"}, prefix_token_ids=ids[:-1], return_token_ids=True)
         assert cut["prompt_token_ids"][: len(ids)] == ids, "a turn that was cut is ended first"
 
 
@@ -95,9 +93,7 @@ async def test_usage_is_the_sum_of_the_records_segments(serving: Serving) -> Non
     same = make_agent(scripted(THINKS), client.tool)
     key = TrajectoryKey(seed=0, step=0, task_id="t", sibling=0)
     direct = await run_trajectory(same, task, key)
-    by_origin = {
-        origin: sum(s.end - s.start for s in direct.segments if s.origin is origin) for origin in Origin
-    }
+    by_origin = {origin: sum(s.end - s.start for s in direct.segments if s.origin is origin) for origin in Origin}
     assert usage["prompt_tokens"] == by_origin[Origin.prompt]
     assert usage["completion_tokens"] == 2 * by_origin[Origin.policy]
     assert usage["tool_tokens"] == 2 * by_origin[Origin.tool] and usage["turns"] == 4
@@ -348,9 +344,7 @@ async def test_an_engine_that_wrote_otherwise_than_it_told_gives_no_answer(servi
 
 
 @pytest.mark.parametrize("is_hurried", [False, True])
-async def test_a_signal_drains_the_server_and_a_second_stops_the_rest(
-    serving: Serving, is_hurried: bool
-) -> None:
+async def test_a_signal_drains_the_server_and_a_second_stops_the_rest(serving: Serving, is_hurried: bool) -> None:
     tool, noted = SlowTool(), asyncio.Event()
     async with serving(scripted(THINKS), tool=tool) as client:
         first = asyncio.ensure_future(client.chat(status=503 if is_hurried else 200))
@@ -466,11 +460,7 @@ async def test_who_may_ask(serving: Serving) -> None:
         bearer = {"Authorization": f"Bearer {token}", "Host": "evil.example"}
         await client.json("/v1/chat/completions", RAW, headers=bearer)
     async with serving(scripted(["4"])) as client:
-        for headers in (
-            {"Host": "evil.example"},
-            {"Origin": "http://evil.example"},
-            {"Sec-Fetch-Site": "cross-site"},
-        ):
+        for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             await client.json("/v1/chat/completions", RAW, status=403, headers=headers)
         await client.json("/v1/chat/completions", RAW, headers={"Host": "localhost:80"})
 
@@ -567,9 +557,7 @@ TURNS = [
 
 
 @pytest.mark.parametrize("template", [*bundled_templates(), "own"])
-async def test_an_answer_is_taken_back_as_it_was_sent(
-    serving: Serving, tmp_path: Path, template: str
-) -> None:
+async def test_an_answer_is_taken_back_as_it_was_sent(serving: Serving, tmp_path: Path, template: str) -> None:
     """With every template, streamed or not, by both models, with the results of its calls."""
     if template == "own":
         template = write_own_template(tmp_path)

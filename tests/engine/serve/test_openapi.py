@@ -75,10 +75,7 @@ async def test_events_are_described_too(serving: Serving) -> None:
     tool = {"type": "function", "function": {"name": "add"}}
     say = '<think>So.</think>I add. <tool_call>{"name": "add", "arguments": {}}</tool_call>'
     async with serving(scripted([say, "4"])) as client:
-        chats = [
-            await client.stream(**body),
-            await client.stream(**body, model="rocstar-raw", tools=[tool]),
-        ]
+        chats = [await client.stream(**body), await client.stream(**body, model="rocstar-raw", tools=[tool])]
         whole = await client.chat(model="rocstar-raw", tools=[tool], metadata={"answer": "4"}, n=2)
         body = {"model": "rocstar-raw", "prompt": "a", "echo": True, "logprobs": 1, **body}
         async with client.post("/v1/completions", body) as response:
@@ -117,13 +114,7 @@ ODD: tuple[Any, ...] = (
     *([], [""], ["x"], ["x", ""], ["x"] * 17, [1], [-1], [True], [2**31], [[1]], [[]], [[1], []], [[1], "x"]),
     *({}, {"type": "text"}, {"type": "json_object"}, {"type": None}, {"a": "b"}, {"a": 1}),
     *({"include_usage": True}, {"include_usage": 1}),
-    *(
-        [{}],
-        [QUESTION],
-        [{"role": "bot", "content": "x"}],
-        [{"role": "user"}],
-        [{"role": "user", "content": 1}],
-    ),
+    *([{}], [QUESTION], [{"role": "bot", "content": "x"}], [{"role": "user"}], [{"role": "user", "content": 1}]),
     *([{"role": "assistant"}], [{"role": "user", "content": [{"type": "text", "text": "x"}]}]),
     [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
     *([{"type": "function"}], [{"type": "function", "function": {"name": "f"}}], [{"type": "x"}]),
@@ -168,10 +159,7 @@ def test_what_is_described_is_taken_and_nothing_else(model: type[BaseModel]) -> 
 
 
 async def test_the_page_lists_every_route_and_runs_nothing(serving: Serving) -> None:
-    async with (
-        serving(scripted(["4"])) as client,
-        client.session.get(client.endpoint.url + "/docs") as answer,
-    ):
+    async with serving(scripted(["4"])) as client, client.session.get(client.endpoint.url + "/docs") as answer:
         assert (answer.url.path, answer.status, answer.content_type) == ("/", 200, "text/html")
         policy, text = answer.headers["Content-Security-Policy"], await answer.text()
     for route in ROUTES:
@@ -181,9 +169,7 @@ async def test_the_page_lists_every_route_and_runs_nothing(serving: Serving) -> 
     assert STYLE in text and text.count("curl -s ") == sum(route.example is not None for route in ROUTES)
 
 
-@pytest.mark.parametrize(
-    "hostile", ["<script>alert(1)</script>", 'x"><img src=x onerror=alert(1)>', "x'; id #"]
-)
+@pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", 'x"><img src=x onerror=alert(1)>', "x'; id #"])
 def test_what_a_client_calls_the_server_is_escaped(hostile: str) -> None:
     text = render_page(hostile, needs_token=True)
     assert hostile not in text and "<img" not in text and "<script" not in text

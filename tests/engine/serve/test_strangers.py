@@ -105,9 +105,7 @@ async def test_a_body_of_many_items_is_read_in_another_process(serving: Serving)
     assert refused["error"]["param"] == f"tokens.{len(ids)}"
 
 
-async def test_no_more_bodies_are_taken_than_are_held(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_more_bodies_are_taken_than_are_held(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_reader, "MAX_WAITING", -request_reader.THREADS)
     async with serving(scripted(["4"])) as client:
         payload = await client.json("/tokenize", {"prompt": "a"}, status=429)

@@ -100,9 +100,7 @@ async def test_several_samples_vote(serving: Serving) -> None:
 async def test_a_talk_is_saved_and_loaded(serving: Serving, tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     async with serving(scripted(["é"])) as client, chatting(client) as (session, out):
-        await session.run(
-            Typed(["/system Be brief.", "2+2?", f"/save {path}", "/new", f"/load {path}", "/nope"])
-        )
+        await session.run(Typed(["/system Be brief.", "2+2?", f"/save {path}", "/new", f"/load {path}", "/nope"]))
         saved = session.history.messages
         wrong = ["/load nowhere", "/save ~nobody.here/x", "/save /nowhere/talk", "/n " + "9" * 5000, "/bad"]
         await session.run(Typed([*wrong, "/help", "/system", "/quit", "never"]))
@@ -124,9 +122,7 @@ async def test_a_talk_that_goes_on_by_its_tokens_keeps_every_one(serving: Servin
         await session.ask(None)
         first = [*prompt, *TOKENIZER.encode("ab"), chat.stop_id]
         assert session.history.ids == first and list(policy.requests[0].ids) == prompt
-        await session.run(
-            Typed(["/system x", "More?", f"/save {path}", "/undo", "/undo", "/undo", f"/load {path}"])
-        )
+        await session.run(Typed(["/system x", "More?", f"/save {path}", "/undo", "/undo", "/undo", f"/load {path}"]))
         second = [*first, *chat.user_suffix_ids("More?")]
         assert list(policy.requests[1].ids) == second
         assert session.history.ids == json.loads(path.read_text())["token_ids"] != first

@@ -80,9 +80,7 @@ async def test_what_happens_stands_there_when_it_happens(tmux: TmuxServer, servi
     assert max(map(len, lines)) <= 40 and "".join(lines).replace(" ", "") == re.sub(r"\s", "", after)
 
 
-async def test_an_answer_comes_word_by_word_at_any_width_until_ctrl_c(
-    tmux: TmuxServer, serving: Serving
-) -> None:
+async def test_an_answer_comes_word_by_word_at_any_width_until_ctrl_c(tmux: TmuxServer, serving: Serving) -> None:
     endless = scripted([Reply(text="word ", stops=False)])
     limits = {"max_response_tokens": 100_000}
     async with (

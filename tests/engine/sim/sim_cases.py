@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import random
 
-from rocstar.engine.scheduling.events import (
-    Command,
-    Drop,
-    Event,
-    Grant,
-    Left,
-    ReplicaUp,
-    TurnEnded,
-    TurnReady,
-)
+from rocstar.engine.scheduling.events import Command, Drop, Event, Grant, Left, ReplicaUp, TurnEnded, TurnReady
 from rocstar.engine.sim.cost import Cluster, CostModel, ReplicaModel
 from rocstar.engine.sim.workload import TrajectoryWork, TurnWork, Workload
 
@@ -64,20 +55,13 @@ def random_cluster(rng: random.Random, workload: Workload, *, mixed: bool, tight
         share_prompts=rng.random() < 0.7,
         keep_prompts=rng.random() < 0.7,
     )
-    return Cluster(
-        model=model,
-        replicas=rng.randint(1, 3),
-        replicas_per_node=2,
-        tool_workers=rng.choice([1, 100]),
-    )
+    return Cluster(model=model, replicas=rng.randint(1, 3), replicas_per_node=2, tool_workers=rng.choice([1, 100]))
 
 
 def one(traj: str, *turns: tuple[int, int, float], group: str = "g", prompt: int = 10) -> TrajectoryWork:
     work = tuple(TurnWork(*turn) for turn in turns)
     limit = sum(t.new_tokens + t.tool_tokens for t in work)
-    return TrajectoryWork(
-        traj=traj, group=group, stage="s", prompt_tokens=prompt, max_tokens=limit, turns=work
-    )
+    return TrajectoryWork(traj=traj, group=group, stage="s", prompt_tokens=prompt, max_tokens=limit, turns=work)
 
 
 class Chaos:

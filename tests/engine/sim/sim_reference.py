@@ -94,11 +94,7 @@ class StepByStep:
             w = trip.work
             self.tell(
                 Submitted(
-                    traj=w.traj,
-                    group=w.group,
-                    stage=w.stage,
-                    prompt_tokens=w.prompt_tokens,
-                    max_tokens=w.max_tokens,
+                    traj=w.traj, group=w.group, stage=w.stage, prompt_tokens=w.prompt_tokens, max_tokens=w.max_tokens
                 )
             )
             self.tools[trip.index] = 0.0
@@ -138,9 +134,7 @@ class StepByStep:
     def idle(self, box: Box) -> list[tuple[tuple[float, int], str, int, int]]:
         """(since, group or "", trajectory or -1, tokens) of everything that may be evicted."""
         found = [
-            (t.idle_since, "", t.index, t.own)
-            for t in self.trips
-            if t.home == box.index and t.idle_since is not None
+            (t.idle_since, "", t.index, t.own) for t in self.trips if t.home == box.index and t.idle_since is not None
         ]
         found += [(s, g, -1, self.prompt_tokens(g)) for g, s in box.prompts.items() if s is not None]
         return found

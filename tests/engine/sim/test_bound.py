@@ -48,9 +48,7 @@ def uniform(count: int, tokens: int, prompt: int = 10) -> Workload:
 
 def batched(request_s: float) -> CostModel:
     """A forward costs 10 ms and `request_s` for each request, whatever their context."""
-    return CostModel(
-        forward_s=1e-2, request_s=request_s, context_token_s=0.0, prefill_token_s=0.0, prefill_pair_s=0.0
-    )
+    return CostModel(forward_s=1e-2, request_s=request_s, context_token_s=0.0, prefill_token_s=0.0, prefill_pair_s=0.0)
 
 
 def test_equal_trajectories_reach_the_bound_in_time() -> None:
@@ -76,9 +74,7 @@ def test_a_full_pool_reaches_the_bound_of_the_pool() -> None:
 def test_the_sum_of_roots_is_close_and_never_above() -> None:
     first, steps = np.array([1e-5, 3e-4, 2.0]), np.array([1.0, 700.0, 33.0])
     for slope in (0.0, 1e-8, 1e-6):
-        exact = [
-            sum(math.sqrt(f + slope * j) for j in range(int(n))) for f, n in zip(first, steps, strict=True)
-        ]
+        exact = [sum(math.sqrt(f + slope * j) for j in range(int(n))) for f, n in zip(first, steps, strict=True)]
         found = _sum_of_roots(first, slope, steps)
         assert (found <= np.array(exact) * (1 + 1e-12)).all()
         assert found == pytest.approx(exact, rel=1e-3)

@@ -134,8 +134,7 @@ def test_pictures_are_well_formed(tmp_path: Path, capsys: pytest.CaptureFixture[
     facts, figures = json.loads(page.read_text())["sections"]
     assert len(facts["notes"]) == 2 and [row[0] for row in facts["table"]["rows"]] == policies.split(",")
     widths = [
-        [re.findall(r'viewBox="0 0 (\d+) ', one[form]) for form in ("screen", "phone")]
-        for one in figures["figures"]
+        [re.findall(r'viewBox="0 0 (\d+) ', one[form]) for form in ("screen", "phone")] for one in figures["figures"]
     ]
     assert widths == [[["1060"], ["340"]]] * 2
 
@@ -155,13 +154,7 @@ def test_no_two_ticks_of_the_time_axis_read_alike(end_s: float, width: int) -> N
 
 
 def test_a_cost_model_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cost = {
-        "forward_s": 1.0,
-        "request_s": 0.0,
-        "context_token_s": 0.0,
-        "prefill_token_s": 0.0,
-        "prefill_pair_s": 0.0,
-    }
+    cost = {"forward_s": 1.0, "request_s": 0.0, "context_token_s": 0.0, "prefill_token_s": 0.0, "prefill_pair_s": 0.0}
     path = tmp_path / "cost.json"
     path.write_text(json.dumps(cost))
     arguments = [*SMALL, "--policies", "round_robin", "--json", "--cost", str(path)]
@@ -187,9 +180,7 @@ def test_a_cost_model_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
         ([".", "--tool-s", "inf"], "--tool-s inf: seconds cannot be"),
     ],
 )
-def test_mistakes_are_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("rocstar sim: ") and err.count("\n") == 1 and message in err

@@ -60,9 +60,7 @@ def test_ours_is_told_what_the_simulated_engine_costs() -> None:
 
 
 def test_a_context_token_that_costs_nothing_has_a_price() -> None:
-    free = CostModel(
-        forward_s=1e-3, request_s=1e-6, context_token_s=0.0, prefill_token_s=1e-5, prefill_pair_s=0.0
-    )
+    free = CostModel(forward_s=1e-3, request_s=1e-6, context_token_s=0.0, prefill_token_s=1e-5, prefill_pair_s=0.0)
     assert free.in_context_tokens()["forward_tokens"] == 1e9
 
 

@@ -17,9 +17,7 @@ from rocstar.engine.sim.replica import SimulatedReplica
 from rocstar.engine.sim.workload import Workload, generate
 from tests.engine.sim.sim_cases import one
 
-SLOW = CostModel(
-    forward_s=1e-2, request_s=1e-3, context_token_s=1e-5, prefill_token_s=1e-4, prefill_pair_s=1e-7
-)
+SLOW = CostModel(forward_s=1e-2, request_s=1e-3, context_token_s=1e-5, prefill_token_s=1e-4, prefill_pair_s=1e-7)
 
 
 def cluster(kv_tokens: int, cost: CostModel = SLOW, replicas: int = 1) -> Cluster:

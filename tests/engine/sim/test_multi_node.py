@@ -32,9 +32,7 @@ def test_one_node_is_one_scheduler(work: Workload, policy: str) -> None:
     history = earlier_step("paper", 12, 10, 3)
     cluster = cluster_of(replicas=4, per_node=4)
     alone, _ = simulate(work, cluster, policy, history=history)
-    levels = MultiNodeScheduler(
-        lambda: make_policy(policy), replicas_per_node=4, levels=NodeSettings(fill=1e9)
-    )
+    levels = MultiNodeScheduler(lambda: make_policy(policy), replicas_per_node=4, levels=NodeSettings(fill=1e9))
     for step, goes_on in ((history, False), (work, True)):
         levels.expect(Counter(each.group for each in step.trajectories))
         flight = Flight(workload=step, cluster=cluster, scheduler=levels, goes_on=goes_on).run()

@@ -22,9 +22,7 @@ def test_same_schedule_as_step_by_step(mixed: bool, tight: bool) -> None:
         fast = Flight(workload=workload, cluster=cluster, scheduler=cases.Chaos(seed), load_period_s=0.0)
         fast.run()
         label = f"seed {seed}: {cluster}"
-        assert [s.left_s for s in fast.seats] == pytest.approx([t.left_s for t in slow.trips], rel=1e-9), (
-            label
-        )
+        assert [s.left_s for s in fast.seats] == pytest.approx([t.left_s for t in slow.trips], rel=1e-9), label
         for replica, box in zip(fast.replicas, slow.boxes, strict=True):
             got = replica.totals
             assert (got.prefill_tokens, got.recomputed_tokens, got.decode_tokens, got.preemptions) == (

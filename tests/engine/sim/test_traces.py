@@ -9,9 +9,7 @@ import pytest
 from rocstar.engine.sim.traces import load_trace
 
 
-def record(
-    step: int, task: str, sibling: int, turns: list[tuple[int, int]], **changes: Any
-) -> dict[str, Any]:
+def record(step: int, task: str, sibling: int, turns: list[tuple[int, int]], **changes: Any) -> dict[str, Any]:
     """A record as train writes it, with the fields that a replay needs; prompt of 5 tokens."""
     end = turns[-1][1] if turns else 5
     return {

@@ -137,9 +137,7 @@ async def test_every_status_but_ok_is_an_error(status: Status) -> None:
 
 
 async def test_an_output_is_bounded_and_text() -> None:
-    (result,) = await execute(
-        Dispatcher(tools=[Own(act=lambda q: ToolOutput("x" * (MAX_TEXT_CHARS + 1)))]), ask()
-    )
+    (result,) = await execute(Dispatcher(tools=[Own(act=lambda q: ToolOutput("x" * (MAX_TEXT_CHARS + 1)))]), ask())
     assert (result.status, result.is_error, len(result.text) < 100) == ("output_limit", True, True)
     (result,) = await execute(Dispatcher(tools=[Own(act=lambda q: ToolOutput("half \ud83d"))]), ask())
     assert result.text == "half ?"
@@ -160,9 +158,7 @@ def test_a_hang_is_a_timeout_and_the_other_calls_are_answered() -> None:
         return results
 
     hung, fine = run_virtual(work())
-    assert hung == ToolResult(
-        status="timeout", is_error=True, text="TimeoutError: the tool exceeded its time limit"
-    )
+    assert hung == ToolResult(status="timeout", is_error=True, text="TimeoutError: the tool exceeded its time limit")
     assert fine.text == "fine"
 
 

@@ -83,17 +83,13 @@ async def run_all(sandbox: Any, codes: list[str]) -> list[Ran]:
 cells = st.sampled_from(["a", "b", "boom", "exit", "exit, and then the supervisor"])
 
 
-@given(
-    codes=st.lists(cells, max_size=8), losses=st.lists(st.sampled_from([None, *NOT_ITS_FAULT]), max_size=20)
-)
+@given(codes=st.lists(cells, max_size=8), losses=st.lists(st.sampled_from([None, *NOT_ITS_FAULT]), max_size=20))
 @example(codes=["a", "b", "a"], losses=[None, None, "evicted"])
 @example(codes=["a"], losses=["evicted"])
 @example(codes=["exit, and then the supervisor", "a"], losses=[])
 @example(codes=["exit", "a"], losses=[None, "evicted", "evicted"])
 @example(codes=["a", "exit", "b", "a"], losses=[None, None, None, None, "evicted"])
-def test_losses_that_are_not_the_cells_fault_are_never_seen(
-    codes: list[str], losses: list[str | None]
-) -> None:
+def test_losses_that_are_not_the_cells_fault_are_never_seen(codes: list[str], losses: list[str | None]) -> None:
     """Every result is that of an undisturbed run, or there is none at all."""
     undisturbed = asyncio.run(run_all(Notebooks(), ["exit" if c.startswith("exit") else c for c in codes]))
     sandbox, failure, ran = Notebooks(losses), None, []

@@ -38,9 +38,7 @@ def call(code: str) -> str:
 def agent(sandbox: Any, script: Any, *, style: Any = "plain", limits: Limits = LIMITS) -> Agent:
     tool = JupyterTool(limits=limits, flavour="stdlib", style=style)
     tools = Dispatcher(tools=[tool], sandbox=sandbox, max_parallel_calls=4)
-    return make_agent(
-        script, chat=CHAT, tools=tools, max_response_tokens=9000, max_turns=9, max_tool_tokens=2000
-    )
+    return make_agent(script, chat=CHAT, tools=tools, max_response_tokens=9000, max_turns=9, max_tool_tokens=2000)
 
 
 async def rolled(sandbox: Any, *cells: str, **options: Any) -> Trajectory:
@@ -153,8 +151,7 @@ RSTAR2 = [
     ("def half(y):\n    return y / 0", "Tool call success\n"),
     (
         "a = 1\nhalf(a)",
-        "Tool call failure\nreason: \nstderr: ZeroDivisionError at line 2: division by zero\n"
-        "  return y / 0\n\n",
+        "Tool call failure\nreason: \nstderr: ZeroDivisionError at line 2: division by zero\n  return y / 0\n\n",
     ),
     (
         "b = x\na = b / 0",
@@ -166,14 +163,8 @@ RSTAR2 = [
         "  def f(:\n\n",
     ),
     ("import warnings\nwarnings.warn('w')", "Tool call success\nstderr: <string>:2: UserWarning: w\n\n"),
-    (
-        "input()",
-        "Tool call failure\nreason: \nstderr: EOFError at line 1: EOF when reading a line\n  input()\n\n",
-    ),
-    (
-        "x = [0] * (10**9)",
-        "Tool call failure\nreason: \nstderr: MemoryError at line 1: \n  x = [0] * (10**9)\n\n",
-    ),
+    ("input()", "Tool call failure\nreason: \nstderr: EOFError at line 1: EOF when reading a line\n  input()\n\n"),
+    ("x = [0] * (10**9)", "Tool call failure\nreason: \nstderr: MemoryError at line 1: \n  x = [0] * (10**9)\n\n"),
     (
         "print('go')\nwhile True: pass",
         "Tool call failure\nreason: worker_timeout\nstdout: go\nSuicide from timeout.\n\n",

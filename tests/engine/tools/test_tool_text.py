@@ -115,8 +115,7 @@ RSTAR2 = [
     (
         fake.memory_limit(trace(1, "x=[0]*(10**9)", "MemoryError")),
         0.03,
-        "Tool call failure\nreason: \nstderr: MemoryError at line 1: \n  x=[0]*(10**9)\n\n"
-        "execution time: 0.03s",
+        "Tool call failure\nreason: \nstderr: MemoryError at line 1: \n  x=[0]*(10**9)\n\nexecution time: 0.03s",
     ),
     (
         fake.error(trace(1, "input()", "EOFError: EOF when reading a line")),
@@ -176,15 +175,11 @@ MERGED = ByteTokenizer(corpus=["the answer is 42 and the sum of it\n" * 9], voca
 
 @pytest.mark.parametrize("tokenizer", [BYTES, MERGED])
 @given(
-    text=st.lists(st.sampled_from(["the sum ", "42", "\n", "é", "😀", "<|im_end|>", "x"]), max_size=60).map(
-        "".join
-    ),
+    text=st.lists(st.sampled_from(["the sum ", "42", "\n", "é", "😀", "<|im_end|>", "x"]), max_size=60).map("".join),
     max_tokens=st.integers(0, 60),
 )
 @example(text="😀" * 20, max_tokens=40)  # four bytes each: more tokens than characters
-def test_cut_keeps_head_and_tail_around_one_marker(
-    tokenizer: ByteTokenizer, text: str, max_tokens: int
-) -> None:
+def test_cut_keeps_head_and_tail_around_one_marker(tokenizer: ByteTokenizer, text: str, max_tokens: int) -> None:
     ids = tokenizer.encode(text)
     cut = cut_middle(text, tokenizer, max_tokens)
     if len(ids) <= max_tokens:

@@ -208,12 +208,7 @@ async def _in_flight(p: Player) -> None:
 
 
 async def _broadcast(p: Player) -> None:
-    empty = {
-        "names": ["lm_head.weight"],
-        "dtypes": ["float32"],
-        "shapes": [[VOCAB, 64]],
-        "group_name": "none",
-    }
+    empty = {"names": ["lm_head.weight"], "dtypes": ["float32"], "shapes": [[VOCAB, 64]], "group_name": "none"}
     await p.call("distributed_outside", "/update_weights_from_distributed", empty)
     await p.call("end_outside", "/end_weight_update", {})
     await p.call("begin", "/begin_weight_update", {})
@@ -309,9 +304,7 @@ def _main() -> Coroutine[Any, Any, None]:
     parser.add_argument("--log", type=Path, default=Path("runs/sglang-record.log"))
     args = parser.parse_args()
     more = {**CPU_ARGS, "max-total-tokens": CAPACITY}
-    return record(
-        lambda model, port: server_command(args.python.absolute(), model, port, more), args.out, args.log
-    )
+    return record(lambda model, port: server_command(args.python.absolute(), model, port, more), args.out, args.log)
 
 
 if __name__ == "__main__":

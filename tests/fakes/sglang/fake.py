@@ -222,9 +222,7 @@ class FakeScheduler:
     def abort(self, rid: str, *, everything: bool = False) -> None:
         """Requests whose rid starts with `rid`. One that waits shows its tokens in multiples of INTERVAL."""
         for request in [r for r in self.running if everything or r.rid.startswith(rid)]:
-            self._finish(
-                request, {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-            )
+            self._finish(request, {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None})
         for request in [r for r in self.waiting if everything or r.rid.startswith(rid)]:
             self.waiting.remove(request)
             kept = len(request.out) if request.is_streamed else len(request.out) // INTERVAL * INTERVAL

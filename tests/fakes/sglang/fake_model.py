@@ -47,11 +47,7 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in special])
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": special[EOS],
-        "pad_token": special[EOS],
-    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": special[EOS], "pad_token": special[EOS]}
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 

@@ -60,9 +60,7 @@ class Process:
         self.launcher.running.append(self)
         self.launcher.latest[self.log_path.stem] = self.server
 
-    async def wait_ready(
-        self, probe: Callable[..., Awaitable[bool]], *, deadline_s: float, progress: Any
-    ) -> None:
+    async def wait_ready(self, probe: Callable[..., Awaitable[bool]], *, deadline_s: float, progress: Any) -> None:
         end = asyncio.get_running_loop().time() + deadline_s
         while not await probe():
             if self.server.dead.is_set() or asyncio.get_running_loop().time() >= end:

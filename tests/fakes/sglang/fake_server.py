@@ -278,9 +278,7 @@ class FakeServer:
             return "Either text, input_ids or input_embeds should be provided."
         if len(ids) > self.scheduler.context_length:
             length = self.scheduler.context_length
-            return (
-                f"The input ({len(ids)} tokens) is longer than the model's context length ({length} tokens)."
-            )
+            return f"The input ({len(ids)} tokens) is longer than the model's context length ({length} tokens)."
         total = len(ids) + body.get("sampling_params", {}).get("max_new_tokens", 128)
         if total > self.scheduler.context_length:
             return (

@@ -50,12 +50,7 @@ class FakeWeights:
     """The weight routes. `die` ends the server as the real one ends."""
 
     def __init__(
-        self,
-        model: Path,
-        scheduler: FakeScheduler,
-        faults: Faults,
-        die: Callable[[], None],
-        dead: asyncio.Event,
+        self, model: Path, scheduler: FakeScheduler, faults: Faults, die: Callable[[], None], dead: asyncio.Event
     ) -> None:
         self._scheduler, self._faults, self._die, self._dead = scheduler, faults, die, dead
         self._tensors: dict[str, Tensor] = {}

@@ -72,9 +72,7 @@ def small_tiles(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- each kernel ----
 
 
-def check_norm(
-    module: Any, shape: Sequence[int], dtype: torch.dtype, place: Callable[[Tensor], Tensor]
-) -> None:
+def check_norm(module: Any, shape: Sequence[int], dtype: torch.dtype, place: Callable[[Tensor], Tensor]) -> None:
     x, weight = random(*shape, dtype=dtype), random(shape[-1], dtype=dtype, seed=1)
     grad, add = random(*shape, dtype=dtype, seed=2), random(*shape, dtype=dtype, seed=3)
     assert_near(module.norm(place(x), weight, EPS), exact_norm(x.double(), weight.double()), x)
@@ -107,9 +105,7 @@ def check_norm_rotate(
     assert_near(found[1], dweight, weight)
 
 
-def check_gated(
-    module: Any, shape: Sequence[int], dtype: torch.dtype, place: Callable[[Tensor], Tensor]
-) -> None:
+def check_gated(module: Any, shape: Sequence[int], dtype: torch.dtype, place: Callable[[Tensor], Tensor]) -> None:
     gate, up, grad = (random(*shape, dtype=dtype, seed=seed) for seed in range(3))
 
     def exact(gate: Tensor, up: Tensor) -> Tensor:
@@ -222,9 +218,7 @@ def layer(x: Tensor, weights: Sequence[Tensor], cos: Tensor, sin: Tensor) -> Ten
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_layer_is_the_one_of_plain_torch(dtype: torch.dtype, with_triton: Callable[[bool], None]) -> None:
     shapes = [(6, 32), (32,), (16,), (32, 32), (48, 32), (48, 32), (32, 48)]
-    inputs = [
-        (random(*s, dtype=torch.float32, seed=k) / s[-1] ** 0.5).to(dtype) for k, s in enumerate(shapes)
-    ]
+    inputs = [(random(*s, dtype=torch.float32, seed=k) / s[-1] ** 0.5).to(dtype) for k, s in enumerate(shapes)]
     cos, sin = tables(6, 16, dtype)
     found: list[list[Tensor]] = []
     for on in (False, True):

@@ -62,10 +62,7 @@ def test_half_precision() -> None:
 PLANTED = {
     "temperature left out of the sums": ("z = (x - new[:, None]) * inv_t", "z = x - new[:, None]"),
     "temperature left out of the gradient": ("tl.load(slope_ptr + row) * inv_t", "tl.load(slope_ptr + row)"),
-    "phantom columns": (
-        'mask=whole + columns < V, other=-float("inf")',
-        "mask=whole + columns < V, other=0.0",
-    ),
+    "phantom columns": ('mask=whole + columns < V, other=-float("inf")', "mask=whole + columns < V, other=0.0"),
     "incomplete block left out": ("if whole < V:\n        rest", "if False:\n        rest"),
     "incomplete block without gradient": ("if whole < V:\n        c =", "if False:\n        c ="),
     "forbidden column in the sums": ("e * tl.maximum(z, _FLOOR)", "e * z"),
@@ -94,14 +91,7 @@ def test_a_planted_error_is_caught(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
-    "row",
-    [
-        [-math.inf, 1.0, 2.0],
-        [math.nan, 1.0, 2.0],
-        [0.0, math.nan, 1.0],
-        [0.0, math.inf, 1.0],
-        [-math.inf] * 3,
-    ],
+    "row", [[-math.inf, 1.0, 2.0], [math.nan, 1.0, 2.0], [0.0, math.nan, 1.0], [0.0, math.inf, 1.0], [-math.inf] * 3]
 )
 def test_a_broken_row_cannot_pass_for_a_number(row: list[float]) -> None:
     logits_NV = torch.tensor([row, [0.0, 1.0, 2.0]])
@@ -134,9 +124,7 @@ def test_linear_loss_is_the_same_with_either_backend(
     )
     ids_N = torch.randint(0, 130, (30,), generator=generator)
     results = [
-        linear_loss(
-            hidden_ND, weight_VD, ids_N, some_loss, head_dtype=head_dtype, backend=backend, chunk_rows=7
-        )
+        linear_loss(hidden_ND, weight_VD, ids_N, some_loss, head_dtype=head_dtype, backend=backend, chunk_rows=7)
         for backend in ("triton", "torch")
     ]
     grads = [torch.autograd.grad(loss, (hidden_ND, weight_VD)) for loss, _ in results]

@@ -100,9 +100,7 @@ def suite(python: Path, *arguments: str, user: int | None = None) -> Verdicts:
 
 
 @pytest.fixture(scope="session")
-def verdicts_of(
-    public_python: Path | None, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Verdicts]:
+def verdicts_of(public_python: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Verdicts]:
     """Verdicts by configuration. Whoever asks first runs it; other test processes wait for what it wrote."""
     folder = tmp_path_factory.getbasetemp()
     if os.environ.get("PYTEST_XDIST_WORKER"):
@@ -135,9 +133,7 @@ def run_suite(configuration: str, python: Path | None, *arguments: str) -> Verdi
 
 def failures(verdicts: Verdicts) -> list[str]:
     return [
-        f"{verdict['name']} {verdict['variant']}: {problem}"
-        for verdict in verdicts
-        for problem in verdict["problems"]
+        f"{verdict['name']} {verdict['variant']}: {problem}" for verdict in verdicts for problem in verdict["problems"]
     ]
 
 

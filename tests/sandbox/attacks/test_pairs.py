@@ -19,16 +19,7 @@ import pytest_asyncio
 
 from rocstar.sandbox import _native
 from rocstar.sandbox.attacks.channels import attempt
-from rocstar.sandbox.attacks.pair import (
-    LIMITS,
-    STDLIB,
-    Run,
-    calls_of,
-    flavours_of,
-    is_offered,
-    load_pairs,
-    output_of,
-)
+from rocstar.sandbox.attacks.pair import LIMITS, STDLIB, Run, calls_of, flavours_of, is_offered, load_pairs, output_of
 from rocstar.sandbox.pool.pool import SandboxPool
 
 from ... import needs
@@ -46,10 +37,7 @@ HEADERS = needs.Need("the kernel's headers of x86-64", "apt-get install linux-li
 def call_names() -> dict[int, str]:
     for path in (Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm/unistd_64.h")):
         if path.exists() and os.uname().machine == "x86_64":
-            return {
-                int(number): name
-                for name, number in re.findall(r"#define __NR_(\w+) (\d+)", path.read_text())
-            }
+            return {int(number): name for name, number in re.findall(r"#define __NR_(\w+) (\d+)", path.read_text())}
     HEADERS.skip()
 
 
@@ -76,9 +64,7 @@ def table() -> dict[str, tuple[str, str]]:
 
 def test_every_call_that_the_filter_allows_is_tried() -> None:
     allowed, tried = conditions(), {name: asks for name, (asks, _) in table().items()}
-    assert allowed == tried, (
-        "say in allowed_calls.txt which pair tries the call, and what the filter now asks"
-    )
+    assert allowed == tried, "say in allowed_calls.txt which pair tries the call, and what the filter now asks"
 
 
 def test_the_table_names_pairs_that_exist_and_use_the_call() -> None:

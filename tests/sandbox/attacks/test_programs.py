@@ -170,11 +170,7 @@ def test_variants_name_layers_limits_and_facts() -> None:
     fields = "# breaches-without: seccomp+landlock when root\n# loosened: wall_s=1.5 files=9 when scratch\n"
     program = program_of(fields + SIMPLE)
     without, loosened = program.variants
-    assert (without.without, without.needs, without.label) == (
-        {"seccomp", "landlock"},
-        {"root"},
-        "landlock+seccomp",
-    )
+    assert (without.without, without.needs, without.label) == ({"seccomp", "landlock"}, {"root"}, "landlock+seccomp")
     assert (dict(loosened.limits), loosened.needs) == ({"wall_s": 1.5, "files": 9}, {"scratch"})
     limits = attack.make_limits(program.parts, loosened.limits)
     assert (limits.files, limits.wall_s) == (9, 1.5)

@@ -11,10 +11,7 @@ from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, Status
 
 from ...needs import COMPILER
 
-MARKS = [
-    pytest.mark.asyncio(loop_scope="module"),
-    COMPILER.unless(cpp.offered()),
-]
+MARKS = [pytest.mark.asyncio(loop_scope="module"), COMPILER.unless(cpp.offered())]
 
 Run = Callable[..., Awaitable[ExecResult]]
 

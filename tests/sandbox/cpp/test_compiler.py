@@ -133,9 +133,7 @@ async def test_it_is_refused_where_a_layer_is_missing(layer: str) -> None:
 
 
 async def test_it_is_refused_without_a_compiler() -> None:
-    with sandbox_error(
-        "missing_import", r"the compiler '/no/such/g\+\+': apt-get install g\+\+", retryable=False
-    ):
+    with sandbox_error("missing_import", r"the compiler '/no/such/g\+\+': apt-get install g\+\+", retryable=False):
         async with SandboxPool(("cpp",), cpp_command="/no/such/g++ -o {exe} {source}"):
             pass
 
@@ -153,32 +151,24 @@ async def test_the_command_can_be_chosen() -> None:
 
 
 async def test_a_command_that_makes_nothing_is_an_error() -> None:
-    async with SandboxPool(
-        ("cpp",), cpp_command="g++ -fsyntax-only -o {exe} {source}", compile_s=PATIENCE_S
-    ) as pool:
+    async with SandboxPool(("cpp",), cpp_command="g++ -fsyntax-only -o {exe} {source}", compile_s=PATIENCE_S) as pool:
         result = await runner(pool)("int main() {}")
     assert is_compile_error(result)
     assert result.stderr == "the compiler made no program\n"
 
 
-@pytest.mark.parametrize(
-    "command", ["", "g++", "g++ -o {exe}", "g++ {source} {nothing} {exe}", "g++ '{source} {exe}"]
-)
+@pytest.mark.parametrize("command", ["", "g++", "g++ -o {exe}", "g++ {source} {nothing} {exe}", "g++ '{source} {exe}"])
 async def test_a_command_without_sense_is_refused(command: str) -> None:
     with pytest.raises(ValueError, match="cpp_command"):
         CppOptions(command=command)
 
 
 async def test_the_compiler_is_found_in_the_path() -> None:
-    assert CppOptions().zygote_words() == [
-        *(shutil.which("g++"), "-O2", "-std=c++17", "-o", "program", "main.cpp"),
-    ]
+    assert CppOptions().zygote_words() == [*(shutil.which("g++"), "-O2", "-std=c++17", "-o", "program", "main.cpp")]
 
 
 async def test_the_environment_may_name_the_command_as_for_code_judge() -> None:
     assert cpp.command_from({}) == cpp.DEFAULT_COMMAND
-    assert (
-        cpp.command_from({"CPP_COMPILE_COMMAND": "clang++ -o {exe} {source}"}) == "clang++ -o {exe} {source}"
-    )
+    assert cpp.command_from({"CPP_COMPILE_COMMAND": "clang++ -o {exe} {source}"}) == "clang++ -o {exe} {source}"
     path = cpp.command_from({"CPP_COMPILER_PATH": "/opt/a b/g++"})
     assert CppOptions(command=path).words()[:2] == ["/opt/a b/g++", "-O2"]

@@ -135,9 +135,7 @@ async def test_large_output_is_cut_and_a_flood_killed(run: Run) -> None:
 @pytest.mark.parametrize(
     ("limits", "signum"), [({"wall_s": 0.3}, signal.SIGKILL), ({"wall_s": 30.0, "cpu_s": 1}, signal.SIGXCPU)]
 )
-async def test_an_endless_loop_ends_by_the_clock_or_cpu_time(
-    run: Run, limits: dict[str, float], signum: int
-) -> None:
+async def test_an_endless_loop_ends_by_the_clock_or_cpu_time(run: Run, limits: dict[str, float], signum: int) -> None:
     result = await run("int main() { for (volatile int i = 0;; i = i + 1) {} }", **limits)
     assert (result.status, result.signal) == (Status.TIMEOUT, signum)
     assert result.wall_s >= 0.3
@@ -145,9 +143,7 @@ async def test_an_endless_loop_ends_by_the_clock_or_cpu_time(
 
 async def test_the_clock_starts_with_the_program(run: Run) -> None:
     """The compilation takes longer than the program may."""
-    code = (
-        '#include <bits/stdc++.h>\nint main() { return std::regex_match("aab", std::regex("a+b")) ? 0 : 1; }'
-    )
+    code = '#include <bits/stdc++.h>\nint main() { return std::regex_match("aab", std::regex("a+b")) ? 0 : 1; }'
     result = await run(code, wall_s=1.0)
     assert result.status is Status.OK
 
@@ -163,9 +159,7 @@ async def test_memory_is_limited(run: Run) -> None:
     assert result.status is Status.OK
     assert 32 <= int(result.stdout) < 96
     assert result.peak_memory_bytes >= int(result.stdout) << 20
-    thrown = await run(
-        "#include <vector>\nint main() { std::vector<char> v(1L << 40); return v.size() > 1; }"
-    )
+    thrown = await run("#include <vector>\nint main() { std::vector<char> v(1L << 40); return v.size() > 1; }")
     assert (thrown.status, thrown.signal) == (Status.SIGNALED, signal.SIGABRT)
     assert "std::bad_alloc" in thrown.stderr
 

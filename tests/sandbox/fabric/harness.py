@@ -42,11 +42,7 @@ class RedisServer:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            self._command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=die_with_the_tests,
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_the_tests
         )
         assert self._process.stdout is not None
         log = []

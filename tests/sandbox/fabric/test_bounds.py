@@ -164,9 +164,7 @@ async def test_the_calls_of_a_dead_client_are_not_run(redis: RedisServer, progra
     assert not programs.runs
 
 
-async def test_an_entry_that_cannot_be_read_is_refused_and_goes(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_an_entry_that_cannot_be_read_is_refused_and_goes(redis: RedisServer, programs: Programs) -> None:
     key = f"{PREFIX}:calls:stdlib"
     redis.cli("xadd", key, "*", "client", "someone", "calls", "nonsense")
     redis.cli("xadd", key, "*", "nothing", "known")

@@ -51,9 +51,7 @@ async def test_a_worker_process_is_killed_under_load(redis: RedisServer) -> None
             assert fabric.counters()["calls"] == 4 * 5 * 32
 
 
-async def test_a_worker_that_is_cut_off_loses_its_calls_to_another(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_a_worker_that_is_cut_off_loses_its_calls_to_another(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         async with dying(redis.url, programs, capacity=8):
             running = asyncio.create_task(gather(fabric, ["say 0", "wait door", "say 2"]))
@@ -159,10 +157,7 @@ async def test_a_long_program_stays_with_its_worker(redis: RedisServer, programs
 
 async def test_a_worker_that_stood_still_does_no_harm(redis: RedisServer, programs: Programs) -> None:
     """Another took its entry over and both answer: the caller sees one result."""
-    async with (
-        working(redis.url, programs, name="slow") as slow,
-        client(redis.url) as fabric,
-    ):
+    async with working(redis.url, programs, name="slow") as slow, client(redis.url) as fabric:
         beat = slow._redis.heartbeat
         slow._redis.heartbeat = never
         slow._redis.reclaim = never
@@ -225,18 +220,14 @@ async def test_a_poison_entry_ends_with_an_error(redis: RedisServer, programs: P
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_redis_is_killed_and_restarted_under_load(
-    request: pytest.FixtureRequest, durable: bool
-) -> None:
+async def test_redis_is_killed_and_restarted_under_load(request: pytest.FixtureRequest, durable: bool) -> None:
     redis = request.getfixturevalue("durable_redis" if durable else "redis")
     with worker_process(redis.url), worker_process(redis.url):
         async with client(redis.url, audit_s=0.5) as fabric:
             jobs = [asyncio.create_task(complete(fabric, 5)) for _ in range(4)]
             for answered in (100, 300):
                 await until(
-                    lambda answered=answered: (
-                        fabric.counters()["calls"] - len(fabric._open_calls.calls) > answered
-                    )
+                    lambda answered=answered: fabric.counters()["calls"] - len(fabric._open_calls.calls) > answered
                 )
                 redis.restart()
             assert await asyncio.gather(*jobs) == [5 * 32] * 4
@@ -263,9 +254,7 @@ async def test_what_redis_forgot_is_sent_again(redis: RedisServer, programs: Pro
             assert await fabric.run(ExecRequest(code="say again")) == ok("again")
 
 
-async def test_a_flushed_redis_is_noticed_without_a_broken_connection(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_a_flushed_redis_is_noticed_without_a_broken_connection(redis: RedisServer, programs: Programs) -> None:
     async with working(redis.url, programs, capacity=1, prefetch=0), client(redis.url) as fabric:
         waiting = asyncio.create_task(gather(fabric, ["wait door", *[f"say {n}" for n in range(30)]]))
         await until(lambda: programs.runs["wait door"] == 1)
@@ -302,9 +291,7 @@ async def fabric_is_between_reads(redis: Any, until: Any) -> None:
     await until(lambda: "blocked_clients:1" in redis.cli("info", "clients"), "only the worker waits")
 
 
-async def test_answers_of_a_foreign_version_do_not_stop_the_client(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_answers_of_a_foreign_version_do_not_stop_the_client(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         (lease,) = redis.cli("keys", "*:client:*").split()
         reply = lease.replace(":client:", ":reply:")

@@ -96,9 +96,7 @@ async def test_a_long_call_that_is_cancelled_leaves_nothing(redis: RedisServer, 
         await until(lambda: left(redis) == "")
 
 
-async def test_a_long_call_whose_pieces_are_lost_is_tried_again(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_a_long_call_whose_pieces_are_lost_is_tried_again(redis: RedisServer, programs: Programs) -> None:
     async with client(redis.url) as fabric:
         call = asyncio.create_task(fabric.run(ExecRequest(code="say " + CODE, flavour="stdlib")))
         await until(lambda: fabric.counters()["entries"] == 1)
@@ -108,9 +106,7 @@ async def test_a_long_call_whose_pieces_are_lost_is_tried_again(
             assert fabric.counters()["retries"] == 1
 
 
-async def test_a_long_result_whose_pieces_are_lost_is_asked_for_again(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_a_long_result_whose_pieces_are_lost_is_asked_for_again(redis: RedisServer, programs: Programs) -> None:
     async with working(redis.url, programs) as worker, client(redis.url) as fabric:
         store = worker._redis.store
 

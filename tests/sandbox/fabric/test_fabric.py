@@ -128,9 +128,7 @@ async def test_errors_of_the_sandbox_arrive_typed(redis: RedisServer, programs: 
     assert programs.runs["fail unknown_flavour 9"] == 1
 
 
-async def test_retryable_errors_are_tried_again_and_not_for_ever(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_retryable_errors_are_tried_again_and_not_for_ever(redis: RedisServer, programs: Programs) -> None:
     async with working(redis.url, programs), client(redis.url, max_attempts=3) as fabric:
         assert await fabric.run(ExecRequest(code="fail zygote_died 2")) == ok("zygote_died 2")
         assert await fabric.run(ExecRequest(code="fail closed 1")) == ok("closed 1")
@@ -240,9 +238,7 @@ async def test_a_closed_batch_stops_running_and_waiting(redis: RedisServer, prog
     assert programs.ended["wait never"] == 0
 
 
-async def test_one_cancelled_call_of_an_entry_leaves_the_others_alone(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_one_cancelled_call_of_an_entry_leaves_the_others_alone(redis: RedisServer, programs: Programs) -> None:
     async with working(redis.url, programs), client(redis.url) as fabric:
         calls = [asyncio.create_task(fabric.run(ExecRequest(code=f"wait {n}"))) for n in "abc"]
         await until(lambda: len(programs.runs) == 3)

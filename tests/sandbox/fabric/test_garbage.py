@@ -113,9 +113,7 @@ async def test_answers_of_nobody_end_no_client(redis: RedisServer, programs: Pro
             assert await call == ok("1")
 
 
-async def test_a_reply_stream_that_is_none_holds_up_nobody_else(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_a_reply_stream_that_is_none_holds_up_nobody_else(redis: RedisServer, programs: Programs) -> None:
     """Answers of several clients are stored in one step."""
     async with client(redis.url) as harmed, working(redis.url, programs) as worker:
         lost = asyncio.create_task(harmed.run(ExecRequest(code="wait door")))
@@ -151,9 +149,7 @@ def test_workers_of_nobody_are_left_out(fields: Any) -> None:
     assert decode_workers([*garbage, encode_worker(KNOWN).encode()]) == [KNOWN]
 
 
-async def test_a_list_of_workers_that_nobody_wrote_ends_no_client(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_a_list_of_workers_that_nobody_wrote_ends_no_client(redis: RedisServer, programs: Programs) -> None:
     members = [json.dumps(fields) for fields in MEMBERS.values()]
     direct = Redis(unix_socket_path=str(redis.socket))
     direct.zadd(f"{PREFIX}:workers", dict.fromkeys([*members, NESTED.decode()], time.time() + 9999))

@@ -52,9 +52,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for _ in range(size):
             outcomes: list[Outcome] = []
             call = self.ledger.open(
-                ExecRequest(
-                    code="x" * self.rng.randrange(50), flavour=flavour, owner=owner, weight=1 + batch
-                ),
+                ExecRequest(code="x" * self.rng.randrange(50), flavour=flavour, owner=owner, weight=1 + batch),
                 outcomes.append,
                 batch=batch,
                 entry_calls=self.rng.choice([1, 2, 4]),
@@ -162,9 +160,7 @@ class LedgerMachine(RuleBasedStateMachine):
         calls = self.ledger.calls.values()
         for flavour, turns in self.ledger._queues.items():
             here = [call for call in calls if call.request.flavour == flavour]
-            out = Counter(
-                call.request.owner for call in here if call.state in (CallState.SENDING, CallState.ENTRY)
-            )
+            out = Counter(call.request.owner for call in here if call.state in (CallState.SENDING, CallState.ENTRY))
             assert turns.out == out.total()
             assert {name: one.out for name, one in turns.owners.items() if one.out} == out
             assert set(turns.owners) == {call.request.owner for call in here}

@@ -28,9 +28,7 @@ async def test_workers_that_were_stopped_have_not_died(redis: RedisServer, progr
             assert await call == ok("door")
 
 
-async def test_without_a_worker_no_more_is_in_redis_than_with_few(
-    redis: RedisServer, programs: Programs
-) -> None:
+async def test_without_a_worker_no_more_is_in_redis_than_with_few(redis: RedisServer, programs: Programs) -> None:
     """What Redis has it gives out in order, whosever it is: another's call waits for all of it."""
 
     async def is_full() -> None:

@@ -83,9 +83,7 @@ async def test_a_signal_ends_the_worker_when_its_calls_are_answered(redis: Redis
             assert await fabric.workers() == []
 
 
-def test_the_url_comes_from_option_file_or_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_url_comes_from_option_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ROCSTAR_REDIS_URL", "REDIS_URL", "REDIS_URI"):
         monkeypatch.delenv(name, raising=False)
     assert redis_url(parse()) is None

@@ -68,12 +68,7 @@ def run_plainly(program: Ordinary) -> Ending:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "program.py")
         path.write_text(program.code)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": folder,
-            "LANG": "C.UTF-8",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        environment = {"PATH": os.environ["PATH"], "HOME": folder, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             [sys.executable, str(path)],
             input=program.stdin.encode(),

@@ -32,9 +32,7 @@ class Running:
     http: aiohttp.ClientSession
     port: int
 
-    async def send(
-        self, sent: bytes, limit: int = 1 << 16
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def send(self, sent: bytes, limit: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection and write to it. `limit`: of the client's buffer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=limit)
         writer.write(sent)
@@ -66,9 +64,7 @@ def request_bytes(path: str, body: Any = None, *lines: str, method: str = "POST"
     """Return a request with a JSON body, or with none."""
     sent = b"" if body is None else json.dumps(body).encode()
     length = () if body is None else (f"Content-Length: {len(sent)}",)
-    return (
-        "\r\n".join((f"{method} {path} HTTP/1.1", "Host: localhost", *length, *lines, "", "")).encode() + sent
-    )
+    return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: localhost", *length, *lines, "", "")).encode() + sent
 
 
 @dataclass(eq=False)

@@ -58,14 +58,10 @@ def main() -> None:
             run(code="x", language="java"),
         ):
             client.run_code(request, endpoint=where)
-        for request in (
-            notebook(cells=["x = 6", "x * 7"]),
-            notebook(cells=["x"], files=FILES, cell_timeout=2),
-        ):
+        for request in (notebook(cells=["x = 6", "x * 7"]), notebook(cells=["x"], files=FILES, cell_timeout=2)):
             client.run_jupyter(request, endpoint=where)
     requests = [
-        {"path": one["path"], "content_type": one["headers"]["Content-Type"], "body": one["body"]}
-        for one in seen
+        {"path": one["path"], "content_type": one["headers"]["Content-Type"], "body": one["body"]} for one in seen
     ]
     version = importlib.metadata.version("sandbox-fusion")
     recorded = {"client": f"sandbox-fusion {version}", "requests": requests}

@@ -51,18 +51,10 @@ BODIES: dict[str, tuple[bytes, int, bytes]] = {
         413,
         b"body",
     ),
-    "too long before it comes": (
-        request_bytes("/v1/run", None, "Content-Length: 999999999", EXPECT),
-        413,
-        b"body",
-    ),
+    "too long before it comes": (request_bytes("/v1/run", None, "Content-Length: 999999999", EXPECT), 413, b"body"),
     "late": (request_bytes("/v1/run", None, "Content-Length: 10") + b"{", 408, b"body"),
     "wanted": (request_bytes("/v1/run", None, "Content-Length: 2", EXPECT), 100, b""),
-    "expected in another way": (
-        request_bytes("/v1/run", None, "Content-Length: 2", "Expect: a-miracle"),
-        417,
-        b"",
-    ),
+    "expected in another way": (request_bytes("/v1/run", None, "Content-Length: 2", "Expect: a-miracle"), 417, b""),
     "encoded before it comes": (
         request_bytes("/v1/run", None, "Content-Length: 2", "Content-Encoding: gzip", EXPECT),
         415,
@@ -70,8 +62,7 @@ BODIES: dict[str, tuple[bytes, int, bytes]] = {
     ),
     **{
         name: (
-            request_bytes("/v1/run", None, f"Content-Length: {len(packed)}", f"Content-Encoding: {name}")
-            + packed,
+            request_bytes("/v1/run", None, f"Content-Length: {len(packed)}", f"Content-Encoding: {name}") + packed,
             415,
             b"Content-Encoding",
         )
@@ -216,9 +207,7 @@ async def test_of_many_submissions_none_is_shown_beyond_what_may_be_held(serve: 
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/run", PROGRAM), ("/run_code", CODE_RUN)])
-async def test_what_a_client_does_not_take_counts_as_held(
-    serve: Any, until: Any, path: str, body: Any
-) -> None:
+async def test_what_a_client_does_not_take_counts_as_held(serve: Any, until: Any, path: str, body: Any) -> None:
     """A client may have thousands of connections, and an answer be 128 MiB."""
     text = "x" * (16 << 20)  # more than the buffers between the two
 

@@ -23,12 +23,7 @@ LARGE = b"x" * (INLINE_BYTES + 1)
 
 
 def make_reader(pool: type[DecodePool] = DecodePool) -> BodyReader:
-    return BodyReader(
-        max_bytes=1 << 20,
-        held=OwnerBudget(1 << 20),
-        timeout_s=PATIENCE_S,
-        decode_pool=pool(RULES),
-    )
+    return BodyReader(max_bytes=1 << 20, held=OwnerBudget(1 << 20), timeout_s=PATIENCE_S, decode_pool=pool(RULES))
 
 
 @pytest.fixture

@@ -23,9 +23,7 @@ REFUSED = [name for name, case in CASES.items() if case["status"] != 200 and cas
 
 
 async def test_mistakes_are_answered_as_the_original_does(serve: Any) -> None:
-    nested = (
-        '{"type":"python","solution":' + "[" * 100_000 + "]" * 100_000 + "}"
-    )  # too long for the recording
+    nested = '{"type":"python","solution":' + "[" * 100_000 + "]" * 100_000 + "}"  # too long for the recording
     async with serve(FakeSandbox({}, otherwise=ALWAYS)) as service:
         for name in (*REFUSED, "nested", "wrong_method", "no_such_path"):
             case = CASES[name]
@@ -69,9 +67,7 @@ def submission(code: str = "x", **fields: Any) -> dict[str, Any]:
     return {"type": "python", "solution": code, **fields}
 
 
-async def judged(
-    serve: Any, result: Any, body: dict[str, Any], path: str = "/run", **options: Any
-) -> dict[str, Any]:
+async def judged(serve: Any, result: Any, body: dict[str, Any], path: str = "/run", **options: Any) -> dict[str, Any]:
     fake = FakeSandbox({}, otherwise=result)
     async with serve(fake, judge=JudgeOptions(**options)) as service:
         status, answer = await service.post(path, body)

@@ -156,9 +156,7 @@ async def test_few_pipelined_requests_are_parsed_ahead(serve: Any, until: Any) -
         assert len(held.requests) == 40
 
 
-async def test_a_body_of_tiny_chunks_is_read_in_turns(
-    serve: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_of_tiny_chunks_is_read_in_turns(serve: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """40,000 of a byte each take 34 ms."""
     chunks = most = before = 0
 

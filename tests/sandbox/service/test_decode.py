@@ -13,23 +13,11 @@ from hypothesis import strategies as st
 from rocstar.sandbox.http.errors import RequestError, SchemaError
 from rocstar.sandbox.service.app import error_response
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submission, decode_submissions
-from rocstar.sandbox.service.dialects.native import (
-    BatchCall,
-    decode_batch,
-    decode_cell,
-    decode_run,
-    decode_session,
-)
+from rocstar.sandbox.service.dialects.native import BatchCall, decode_batch, decode_cell, decode_run, decode_session
 from rocstar.sandbox.service.dialects.sandbox_fusion import decode_run_code, decode_run_jupyter
 from rocstar.sandbox.service.dialects.verl_tool import decode_actions
 from rocstar.sandbox.service.openapi import body_models
-from rocstar.sandbox.service.validation import (
-    SCRIPT_END,
-    BodyModel,
-    ServiceLimits,
-    find_field_errors,
-    parse_json,
-)
+from rocstar.sandbox.service.validation import SCRIPT_END, BodyModel, ServiceLimits, find_field_errors, parse_json
 from rocstar.sandbox.types import ExecRequest, Limits
 
 RULES = ServiceLimits(flavours=("stdlib", "numeric"))
@@ -48,34 +36,19 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 NAMES = st.sampled_from(
     [
-        *(
-            "code",
-            "stdin",
-            "limits",
-            "flavour",
-            "seed",
-            "deadline_s",
-            "requests",
-            "stream",
-            "wall_s",
-            "cpu_s",
-        ),
+        *("code", "stdin", "limits", "flavour", "seed", "deadline_s", "requests", "stream", "wall_s", "cpu_s"),
         *("memory_bytes", "type", "solution", "input", "expected_output", "sub_id", "options", "submissions"),
         *("language", "files", "fetch_files", "run_timeout", "memory_limit_MB", "cells", "kernel"),
         "total_timeout",
     ]
 )
 TEXTS = st.one_of(
-    st.sampled_from(
-        ["print(1)", "import numpy", "python", "cpp", "math", "batch", "stdlib", "auto", "\ud800", "a\0"]
-    ),
+    st.sampled_from(["print(1)", "import numpy", "python", "cpp", "math", "batch", "stdlib", "auto", "\ud800", "a\0"]),
     st.text(max_size=20),
 )
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXTS),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.one_of(NAMES, TEXTS), inner, max_size=6)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.one_of(NAMES, TEXTS), inner, max_size=6)),
     max_leaves=12,
 )
 BODIES = st.one_of(
@@ -109,10 +82,7 @@ def test_any_body_is_calls_or_a_refusal(path: str, body: bytes) -> None:
 
 
 ITEMS = st.one_of(
-    st.fixed_dictionaries(
-        {"code": TEXTS}, optional={"stdin": TEXTS, "seed": st.integers(), "limits": VALUES}
-    ),
-    VALUES,
+    st.fixed_dictionaries({"code": TEXTS}, optional={"stdin": TEXTS, "seed": st.integers(), "limits": VALUES}), VALUES
 )
 
 
@@ -188,9 +158,7 @@ def test_every_field_is_looked_at(name: str) -> None:
     for item in msgspec.structs.fields(model.type):
         wrong = {item.name: {"no": {"such": "value"}}} if item.name != "options" else {item.name: 5}
         assert model.decode(json.dumps(wrong).encode()) is None
-        (found, *_) = [
-            mistake for mistake in find_field_errors(wrong, model.type) if mistake.loc[:1] == (item.name,)
-        ]
+        (found, *_) = [mistake for mistake in find_field_errors(wrong, model.type) if mistake.loc[:1] == (item.name,)]
         assert found.msg and found.fix, found
 
 

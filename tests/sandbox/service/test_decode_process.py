@@ -108,9 +108,7 @@ def test_a_batch_of_long_texts_has_the_same_verdict(
 
 
 @pytest.mark.parametrize("name", sorted(DECODERS))
-def test_a_hostile_body_has_the_same_verdict(
-    processes: DecodePool, thread: ThreadPoolExecutor, name: str
-) -> None:
+def test_a_hostile_body_has_the_same_verdict(processes: DecodePool, thread: ThreadPoolExecutor, name: str) -> None:
     for body in HOSTILE.values():
         check(processes, thread, name, body)
     for depth in range(970, 1000, 3):

@@ -73,8 +73,7 @@ METHODS = {
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "HTTP/2 by upgrade": b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\n"
     b"Connection: Upgrade, HTTP2-Settings\r\n"
-    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: 16\r\n\r\n"
-    + malformed_http.BODY,
+    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: 16\r\n\r\n" + malformed_http.BODY,
     "another's authority": malformed_http.of_target(b"http://evil.example/v1/run"),
     "an asterisk": malformed_http.of_target(b"*"),
     "two slashes": malformed_http.of_target(b"//v1/run"),
@@ -86,12 +85,8 @@ METHODS = {
     "no code": malformed_http.of_target(b"/v1/%zz"),
     "small letters": malformed_http.of_target(b"/v1/run", b"post"),
     "no method": malformed_http.of_target(b"/v1/run", b"FOO"),
-    "another method by a header": malformed_http.of_target(
-        b"/v1/run", b"GET", b"X-HTTP-Method-Override: POST\r\n"
-    ),
-    "another path by a header": malformed_http.of_target(
-        b"/healthz", b"POST", b"X-Original-URL: /v1/run\r\n"
-    ),
+    "another method by a header": malformed_http.of_target(b"/v1/run", b"GET", b"X-HTTP-Method-Override: POST\r\n"),
+    "another path by a header": malformed_http.of_target(b"/healthz", b"POST", b"X-Original-URL: /v1/run\r\n"),
 }
 
 
@@ -111,15 +106,7 @@ async def test_methods_that_nobody_knows(serve: Any, name: str, owners: Owners) 
 @pytest.mark.parametrize(
     "header",
     [
-        *(
-            b"",
-            b"\0",
-            b"\xff\xfe",
-            b"\xc0\xae",
-            ONE[:-1].encode(),
-            ONE.encode() + b"\0",
-            ONE.encode() + b"\xa0",
-        ),
+        *(b"", b"\0", b"\xff\xfe", b"\xc0\xae", ONE[:-1].encode(), ONE.encode() + b"\0", ONE.encode() + b"\xa0"),
         *(b", " + ONE.encode(), ONE.encode() + b", " + TWO.encode(), b"x" * 65_000, b"\t", b"%s", b"{0}"),
         b"x\r\nAuthorization: Bearer " + ONE.encode(),
     ],
@@ -138,9 +125,7 @@ CLIMBING = (
     *("a//b", "/etc/passwd", "%2fetc%2fpasswd", "~root", "a%0ab", "a%1b[2J", "a%ff", "%c0%ae%c0%ae/x"),
     *("%ed%a0%80", ".display/0", "con", "a" * 300, "a" * 7000),
 )
-PLAIN = frozenset(
-    ("%252e%252e%252fx", "..%5cx", "~root", "con", ".display/0", "a%ff", "%c0%ae%c0%ae/x", "%ed%a0%80")
-)
+PLAIN = frozenset(("%252e%252e%252fx", "..%5cx", "~root", "con", ".display/0", "a%ff", "%c0%ae%c0%ae/x", "%ed%a0%80"))
 """Names of files like any other: nothing decodes them again, a backslash is a letter, and codes of what is no
 UTF-8 stay codes."""
 
@@ -227,9 +212,7 @@ async def test_json_of_every_kind(serve: Any) -> None:
         assert (await service.post("/v1/run", {"code": "x"}))[0] == 200
 
 
-@pytest.mark.parametrize(
-    "key", [b"\xff", b"a\xc3\xa9", b"\t a", b"a" * 5000, b"", b"{}", b"one:k", b"\x1b[2J"]
-)
+@pytest.mark.parametrize("key", [b"\xff", b"a\xc3\xa9", b"\t a", b"a" * 5000, b"", b"{}", b"one:k", b"\x1b[2J"])
 async def test_keys_of_odd_bytes(serve: Any, key: bytes) -> None:
     fake = FakeSandbox(lambda request: ok(request.owner))
     async with serve(fake, owners=OWNERS) as service:
@@ -283,23 +266,13 @@ async def test_no_text_of_a_client_reaches_the_log_as_it_came(
     assert not re.search(r"[^\n\t -~]", told), told
 
 
-HOSTS = {
-    *("localhost", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:80", "LOCALHOST", "a.localhost", "10.0.0.7"),
-}
+HOSTS = {*("localhost", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:80", "LOCALHOST", "a.localhost", "10.0.0.7")}
 """Addresses and names of this machine: nobody else can make a name of these."""
 
 
 OTHERS = (
     *("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "0x7f.1"),
-    *(
-        "2130706433",
-        "127.1",
-        "evil.example:80",
-        "[::1].evil.example",
-        "localhost%00.evil.example",
-        "",
-        "\xff",
-    ),
+    *("2130706433", "127.1", "evil.example:80", "[::1].evil.example", "localhost%00.evil.example", "", "\xff"),
     *("localhost,evil.example", "localhost evil.example", "localhost/evil", "localhost#evil"),
 )
 

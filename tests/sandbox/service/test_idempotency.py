@@ -40,9 +40,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
-async def test_retries_while_running_share_the_execution(
-    serve: Any, until: Any, path: str, body: Any
-) -> None:
+async def test_retries_while_running_share_the_execution(serve: Any, until: Any, path: str, body: Any) -> None:
     sandbox = numbered()
     async with serve(sandbox) as service:
         waiting = [asyncio.create_task(service.post(path, body, headers=KEY)) for _ in range(5)]
@@ -94,10 +92,7 @@ async def test_a_client_that_lost_its_connection_finds_its_execution_again(serve
     assert len(sandbox.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [*BODIES, ("/v1/batch", {"requests": [{"code": "x"}], "stream": True})],
-)
+@pytest.mark.parametrize(("path", "body"), [*BODIES, ("/v1/batch", {"requests": [{"code": "x"}], "stream": True})])
 async def test_a_body_counts_as_held_until_its_execution_has_ended(
     serve: Any, until: Any, path: str, body: Any
 ) -> None:

@@ -89,9 +89,7 @@ def test_a_unix_socket_of_a_group_is_open_to_it(short_path: Path) -> None:
         ("s", "nobody-has-this-group", "no group"),
     ],
 )
-def test_a_path_that_cannot_be_listened_on_is_refused(
-    short_path: Path, path: str, group: str, why: str
-) -> None:
+def test_a_path_that_cannot_be_listened_on_is_refused(short_path: Path, path: str, group: str, why: str) -> None:
     (short_path / "file").write_text("kept")
     with pytest.raises(ValueError, match=rf"cannot listen on --unix .*{why}"):
         bind(Address(port=0, unix=str(short_path / path), unix_group=group))

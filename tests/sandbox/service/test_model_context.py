@@ -86,10 +86,7 @@ async def test_a_hundred_cells_in_ten_sessions_and_a_figure() -> None:
         late = await client.call_tool("run_python", {"code": "while True: pass", "wall_s": 0.2})
         assert late.is_error and late.structured_content["status"] == "timeout"
 
-        table = {
-            "code": "print(open('in.csv').read(2))\nopen('out.bin', 'wb').write(b'\\xff')",
-            "fetch": ["out.bin"],
-        }
+        table = {"code": "print(open('in.csv').read(2))\nopen('out.bin', 'wb').write(b'\\xff')", "fetch": ["out.bin"]}
         answer = await client.call_tool("run_python", {**table, "files": {"in.csv": "a,b"}})
         (file,) = [part.resource for part in answer.content if part.type == "resource"]
         assert text_of(answer).startswith("a,") and base64.b64decode(file.blob) == b"\xff"
@@ -98,9 +95,7 @@ async def test_a_hundred_cells_in_ten_sessions_and_a_figure() -> None:
         wrote = await client.call_tool("write_file", {"session": "", "name": "b", "content_base64": content})
         place = {"session": wrote.structured_content["session"], "name": "b"}
         (read,) = [
-            part.resource
-            for part in (await client.call_tool("read_file", place)).content
-            if part.type == "resource"
+            part.resource for part in (await client.call_tool("read_file", place)).content if part.type == "resource"
         ]
         assert read.blob == content
         for wrong in ({**place, "name": "nowhere"}, {**place, "name": "../x"}, {**place, "session": "?"}):
@@ -220,9 +215,7 @@ WITHOUT_TOKEN = ({}, {"Authorization": f"Bearer {FIRST}x"}, {"Authorization": f"
 OF_A_PAGE = ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"})
 
 
-@pytest.mark.parametrize(
-    ("owners", "refused", "status"), [(OWNERS, WITHOUT_TOKEN, 401), (Owners(), OF_A_PAGE, 403)]
-)
+@pytest.mark.parametrize(("owners", "refused", "status"), [(OWNERS, WITHOUT_TOKEN, 401), (Owners(), OF_A_PAGE, 403)])
 async def test_who_may_not_call_is_told_so(owners: Owners, refused: Any, status: int) -> None:
     async with listening(owners) as address:
         for headers in refused:
@@ -239,10 +232,7 @@ def test_an_address_that_others_reach_needs_a_token() -> None:
         server.run(options)
 
 
-PARAMS = {
-    **{"protocolVersion": "2025-03-26", "capabilities": {}},
-    "clientInfo": {"name": "x", "version": "1"},
-}
+PARAMS = {**{"protocolVersion": "2025-03-26", "capabilities": {}}, "clientInfo": {"name": "x", "version": "1"}}
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": PARAMS}
 TAKES = {"Accept": "application/json, text/event-stream"}
 
@@ -299,9 +289,7 @@ async def in_pieces(number: int) -> AsyncIterator[bytes]:
 
 async def test_the_sdk_parses_no_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed, replay = [], guard._replay_body
-    monkeypatch.setattr(
-        guard, "_replay_body", lambda body, receive: parsed.append(len(body)) or replay(body, receive)
-    )
+    monkeypatch.setattr(guard, "_replay_body", lambda body, receive: parsed.append(len(body)) or replay(body, receive))
     sandbox = FakeSandbox(lambda request: ok("ran\n"))
     code, stdin, text, content = "x = 1\n" * 20_000, "é" * 100_000, "\n" * 300_000, os.urandom(200_000)
     async with listening(OWNERS, sandbox) as address, client_of(address, FIRST) as client:
@@ -323,11 +311,7 @@ async def test_the_sdk_parses_no_large_body(monkeypatch: pytest.MonkeyPatch) -> 
         )
         async with httpx2.AsyncClient(headers={**TAKES, "Authorization": f"Bearer {FIRST}"}) as http:
             refused = {}
-            for body in (
-                json.dumps({"params": {"arguments": {"fetch": [1] * 50_000}}}),
-                "[" * 100_000,
-                "x" * 70_000,
-            ):
+            for body in (json.dumps({"params": {"arguments": {"fetch": [1] * 50_000}}}), "[" * 100_000, "x" * 70_000):
                 answer = await http.post(address, content=body)
                 refused[answer.json()["error"]["message"][:25]] = answer.status_code
             too_large = await http.post(address, content=in_pieces(17))

@@ -84,11 +84,7 @@ async def test_one_bad_call_does_not_harm_the_others(serve: Any) -> None:
         ({"code": "x" * (16 << 20) + "x"}, "requests[18].code"),
         ({"code": "x", "limits": {"memory_bytes": 10**400}}, "requests[19].limits.memory_bytes"),
     ]
-    requests = [
-        {"code": "good"},
-        *(item for item, _ in bad),
-        *({"code": c} for c in ("late", "gone", "wrong")),
-    ]
+    requests = [{"code": "good"}, *(item for item, _ in bad), *({"code": c} for c in ("late", "gone", "wrong"))]
     async with serve(fake, max_body_bytes=64 << 20) as service:
         status, answer = await service.post("/v1/batch", {"requests": requests})
     assert status == 200

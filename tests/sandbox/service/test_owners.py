@@ -20,10 +20,7 @@ OWNERS = Owners((Owner(name="one", token=ONE), Owner(name="two", token=TWO, weig
 
 
 def by(token: str, **more: str) -> dict[str, str]:
-    return {
-        "Authorization": f"Bearer {token}",
-        **{name.replace("_", "-"): text for name, text in more.items()},
-    }
+    return {"Authorization": f"Bearer {token}", **{name.replace("_", "-"): text for name, text in more.items()}}
 
 
 def written(path: Path, text: str) -> str:
@@ -116,9 +113,7 @@ async def test_a_full_service_has_room_for_who_has_less_than_its_share(serve: An
         flood = asyncio.create_task(service.post("/v1/batch", batch, headers=by(ONE)))
         await held.until_running(10)
         assert (await service.post("/v1/run", {"code": "x"}, headers=by(ONE)))[0] == 429
-        few = asyncio.create_task(
-            service.post("/v1/batch", {"requests": [{"code": "x"}] * 6}, headers=by(TWO))
-        )
+        few = asyncio.create_task(service.post("/v1/batch", {"requests": [{"code": "x"}] * 6}, headers=by(TWO)))
         await held.until_running(16)
         for task in (flood, few):
             task.cancel()
@@ -152,9 +147,7 @@ async def test_a_key_is_its_owners(serve: Any) -> None:
             assert refused.status == 410
         assert (await service.post(f"{path}/run", {"code": "x"}, headers=by(ONE)))[1]["stdout"] == "one"
         for token in (ONE, TWO):
-            status, answer = await service.post(
-                "/v1/run", {"code": "x"}, headers=by(token, Idempotency_Key="k2")
-            )
+            status, answer = await service.post("/v1/run", {"code": "x"}, headers=by(token, Idempotency_Key="k2"))
             assert answer["stdout"] == ("one" if token == ONE else "two")
 
 
@@ -220,9 +213,7 @@ async def unread(service: Any, path: str, body: Any, headers: dict[str, str]) ->
     return writer
 
 
-async def test_kept_answers_that_an_owner_does_not_take_cut_nothing_of_anothers(
-    serve: Any, until: Any
-) -> None:
+async def test_kept_answers_that_an_owner_does_not_take_cut_nothing_of_anothers(serve: Any, until: Any) -> None:
     """However many of them wait."""
     size = 16 << 20
     fake = FakeSandbox(lambda request: ok("x" * (size if request.code == "much" else 50_000)))

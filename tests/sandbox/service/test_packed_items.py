@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.http.packed_items import (
-    LONG_BYTES,
-    PACKED_FROM,
-    RECENT,
-    PackedItems,
-    pack_items,
-)
+from rocstar.sandbox.http.packed_items import LONG_BYTES, PACKED_FROM, RECENT, PackedItems, pack_items
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submissions
 from rocstar.sandbox.service.dialects.native import decode_batch
 from rocstar.sandbox.service.validation import ServiceLimits
@@ -72,10 +66,7 @@ def test_a_batch_of_many_is_packed_with_its_mistakes() -> None:
 
 
 def test_submissions_of_many_are_packed() -> None:
-    items = [
-        {"type": "math" if number == 5 else "python", "solution": str(number)}
-        for number in range(PACKED_FROM)
-    ]
+    items = [{"type": "math" if number == 5 else "python", "solution": str(number)} for number in range(PACKED_FROM)]
     body = json.dumps({"submissions": items}).encode()
     _, submissions, programs = decode_submissions(body, RULES, JudgeOptions().limits)
     assert isinstance(submissions, PackedItems) and len(submissions) == PACKED_FROM

@@ -21,9 +21,7 @@ from rocstar.sandbox.types import Display, ExecResult, Status
 from .conftest import request_bytes
 
 PIECE = 20
-TEXTS = st.text(
-    st.sampled_from(["a", '"', "\\", "\n", "\x01", "\u00e9", "\u6f22", "\U0001f600"]), max_size=70
-)
+TEXTS = st.text(st.sampled_from(["a", '"', "\\", "\n", "\x01", "\u00e9", "\u6f22", "\U0001f600"]), max_size=70)
 RESULTS = st.builds(
     ExecResult,
     status=st.just(Status.OK),
@@ -41,9 +39,7 @@ RESULTS = st.builds(
     files=st.dictionaries(TEXTS, st.binary(max_size=20), max_size=2),
     displays=st.lists(st.builds(Display, st.just("image/png"), st.binary(max_size=9)), max_size=2).map(tuple),
 )
-FAILURES = st.builds(
-    lambda message: Failure(FailureFields(kind="full", message=message, retryable=True)), TEXTS
-)
+FAILURES = st.builds(lambda message: Failure(FailureFields(kind="full", message=message, retryable=True)), TEXTS)
 CELLS = st.builds(
     lambda text: CellAnswer(
         stdout=text, stderr="", display=[{"text/plain": text}], error=[CellFault("a", text, [text, ""])]
@@ -96,9 +92,7 @@ def test_no_call_of_the_encoder_takes_a_long_text(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(responses, "to_json", watched)
     long = "a\u6f22" * 500
     cell = CellAnswer(stdout=long, stderr="", display=[{"text/plain": long}], error=[])
-    encode_in_chunks(
-        {"result": NotebookAnswer(status="Success", driver=None, cells=[cell], files={"a": long})}
-    )
+    encode_in_chunks({"result": NotebookAnswer(status="Success", driver=None, cells=[cell], files={"a": long})})
     assert sum(map(len, pieces)) > 3000 and max(map(len, pieces)) <= PIECE
 
 
@@ -160,9 +154,7 @@ async def ask(service: Any, version: str, *more: str) -> tuple[bytes, dict[str, 
         writer.close()
 
 
-@pytest.mark.parametrize(
-    ("version", "more"), [("1.1", "Connection: close"), ("1.0", "Connection: keep-alive")]
-)
+@pytest.mark.parametrize(("version", "more"), [("1.1", "Connection: close"), ("1.0", "Connection: keep-alive")])
 async def test_it_is_aiohttps_own_answer(serve: Any, version: str, more: str) -> None:
     """All but the date and the header of the connection."""
     async with serve(FakeSandbox({"1": ok("\u00e9" * 20_000 + "\n")})) as service:

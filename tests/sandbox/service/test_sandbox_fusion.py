@@ -49,13 +49,7 @@ async def test_a_run_has_exactly_the_originals_fields(serve: Any) -> None:
     assert (status, list(answer), list(answer["run_result"])) == (200, CODE_FIELDS, COMMAND_FIELDS)
     assert (answer["status"], answer["compile_result"], answer["files"]) == ("Success", None, {})
     result = {**answer["run_result"], "execution_time": 0}
-    assert result == {
-        "status": "Finished",
-        "execution_time": 0,
-        "return_code": 0,
-        "stdout": "1\n",
-        "stderr": "",
-    }
+    assert result == {"status": "Finished", "execution_time": 0, "return_code": 0, "stdout": "1\n", "stderr": ""}
     (request,) = fake.requests
     assert (request.code, request.stdin) == ("print(1)" + SCRIPT_END, "")
     assert (request.limits.wall_s, request.limits.memory_bytes) == (10.0, 1 << 30)
@@ -171,9 +165,7 @@ async def test_a_notebook_shares_state_and_goes_on_after_an_error(serve: Any) ->
         'warned\nTraceback (most recent call last):\n  File "<cell>", line 1, in <module>\n'
         "    assert False\nAssertionError: no: really\n"
     )
-    fake = FakeSandbox(
-        {"a = 1": ok(), "a": ok(value="1"), "fail": error(trace), "print(a)": ok("1\n", stderr="w")}
-    )
+    fake = FakeSandbox({"a = 1": ok(), "a": ok(value="1"), "fail": error(trace), "print(a)": ok("1\n", stderr="w")})
     async with serve(fake) as service:
         status, answer = await service.post("/run_jupyter", {"cells": ["a = 1", "a", "fail", "print(a)"]})
     assert (status, list(answer), answer["status"]) == (200, JUPYTER_FIELDS, "Success")
@@ -221,10 +213,7 @@ async def test_files_are_given_and_fetched_by_the_places_of_the_program(serve: A
     fake = FakeSandbox({}, otherwise=dataclasses.replace(ok(), files={"/mnt/data/b": b"y"}))
     names = ["/mnt/data/b", "/tmp/none", "/etc/passwd"]
     async with serve(fake) as service:
-        for path, more in (
-            ("/run_code", {"code": "x", "language": "python"}),
-            ("/run_jupyter", {"cells": ["x"]}),
-        ):
+        for path, more in (("/run_code", {"code": "x", "language": "python"}), ("/run_jupyter", {"cells": ["x"]})):
             body = {**more, "files": {"/mnt/data/a": "eA=="}, "fetch_files": names}
             status, answer = await service.post(path, body)
             assert (status, answer["files"]) == (200, {"/mnt/data/b": "eQ=="})
@@ -250,9 +239,7 @@ CLIENT = json.loads((Path(__file__).parent / "recordings" / "sandbox_fusion_clie
 async def test_the_clients_own_package_is_understood(serve: Any) -> None:
     """As recorded (record_sandbox_fusion_client.py). The client retries other statuses than 200, and raises
     for SandboxError."""
-    fake = FakeSandbox(
-        lambda request: dataclasses.replace(ok("1\n"), files=dict.fromkeys(request.fetch, b"x"))
-    )
+    fake = FakeSandbox(lambda request: dataclasses.replace(ok("1\n"), files=dict.fromkeys(request.fetch, b"x")))
     async with serve(fake) as service:
         for sent in CLIENT["requests"]:
             body = sent["body"]
@@ -274,9 +261,7 @@ async def test_a_notebook_that_lost_its_interpreter_through_us_is_a_failure_of_o
         assert service.service.metrics.in_flight == 0
 
 
-async def test_what_a_notebook_waits_for_places_is_not_its_time(
-    serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_notebook_waits_for_places_is_not_its_time(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or on a busy service its cells would not run."""
     loop = asyncio.get_running_loop()
     waited_s, time_s = 0.0, loop.time

@@ -23,12 +23,7 @@ from rocstar.sandbox.http.guard import Owner, Owners, require_token_unless_loopb
 from ...patience import PATIENCE_S
 from .conftest import request_bytes
 
-COMMAND = [
-    sys.executable,
-    "-c",
-    "import sys; from rocstar.sandbox.cli import main; sys.exit(main())",
-    "serve",
-]
+COMMAND = [sys.executable, "-c", "import sys; from rocstar.sandbox.cli import main; sys.exit(main())", "serve"]
 SMALL = ["--port", "0", "--flavours", "stdlib"]
 
 
@@ -142,9 +137,7 @@ async def test_the_token_is_needed_and_reaches_neither_a_program_nor_the_access_
         assert (status, "ROCSTAR" in answer["stdout"], token in answer["stdout"]) == (200, False, False)
         process.send_signal(signal.SIGTERM)
         _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    line = (
-        rb'\d{4}-\d\d-\d\dT[\d:]+\+\d{4} 127\.0\.0\.1 - "POST /v1/run HTTP/1\.1" 200 \d+ \d+\.\d{3} "-" "-"\n'
-    )
+    line = rb'\d{4}-\d\d-\d\dT[\d:]+\+\d{4} 127\.0\.0\.1 - "POST /v1/run HTTP/1\.1" 200 \d+ \d+\.\d{3} "-" "-"\n'
     assert re.search(line, log) and token.encode() not in log
 
 
@@ -239,10 +232,7 @@ async def test_tokens_are_read_again_and_sessions_live_on(short_path: Path) -> N
                 return answer.status, await answer.json()
 
     options = ("--access-log", "--token-file", str(file), "--unix", str(path), "--host", "127.0.0.1")
-    async with (
-        started(*options, stderr=asyncio.subprocess.PIPE) as (process, _),
-        asyncio.timeout(PATIENCE_S),
-    ):
+    async with started(*options, stderr=asyncio.subprocess.PIPE) as (process, _), asyncio.timeout(PATIENCE_S):
         assert process.stdout is not None and process.stderr is not None
         assert await process.stdout.readline() == b"rocstar sandbox: serving on unix:%s\n" % os.fsencode(path)
         cells = f"/v1/sessions/{(await send('/v1/sessions', ANN, {}))[1]['id']}/run"

@@ -76,9 +76,7 @@ async def test_calls_go_to_workers_and_sessions_stay(socket: Path) -> None:
             async with http.post(path, json=body, raise_for_status=True) as answer:
                 return await answer.json()
 
-        requests = [
-            {"code": f"import os; print({i}, os.environ.get('ROCSTAR_REDIS_URL'))"} for i in range(50)
-        ]
+        requests = [{"code": f"import os; print({i}, os.environ.get('ROCSTAR_REDIS_URL'))"} for i in range(50)]
         answer = await post("/v1/batch", {"requests": requests})
         assert [result["stdout"] for result in answer["results"]] == [f"{i} None\n" for i in range(50)]
         async with http.get("/status") as status:

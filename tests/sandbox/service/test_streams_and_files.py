@@ -10,13 +10,7 @@ import pytest
 
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.responses import NDJSON
-from rocstar.sandbox.service.results import (
-    EVENTS,
-    MAX_JSON_FILES_BYTES,
-    OutputBuffer,
-    OutputEvent,
-    stream_cell,
-)
+from rocstar.sandbox.service.results import EVENTS, MAX_JSON_FILES_BYTES, OutputBuffer, OutputEvent, stream_cell
 from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, SandboxError
 
@@ -63,9 +57,7 @@ async def test_a_file_of_any_bytes_goes_as_it_is(serve: Any) -> None:
 
 
 async def test_a_file_that_cannot_be_written_says_why(serve: Any) -> None:
-    async with serve(
-        FakeSandbox({}, otherwise=error("the files of this call cannot be written\n"))
-    ) as service:
+    async with serve(FakeSandbox({}, otherwise=error("the files of this call cannot be written\n"))) as service:
         async with service.http.put(f"{await opened(service)}/files/a", data=b"x") as answer:
             assert (answer.status, (await answer.json())["error"]["field"]) == (400, "name")
 

@@ -92,9 +92,7 @@ class Watched(str):
         return found
 
 
-@pytest.mark.parametrize(
-    "begun", ["<python>", "<bash><python>", "```py\n", "```python ```\nbash ", "<python></bash>"]
-)
+@pytest.mark.parametrize("begun", ["<python>", "<bash><python>", "```py\n", "```python ```\nbash ", "<python></bash>"])
 def test_blocks_that_are_only_begun_are_looked_through_once(begun: str) -> None:
     text = Watched(begun * 2000)
     extract_program(text)
@@ -176,9 +174,7 @@ async def test_a_failure_of_ours_is_no_observation(serve: Any) -> None:
         ),
     ],
 )
-async def test_a_body_that_does_not_fit_is_a_422_that_names_the_field(
-    serve: Any, body: Any, loc: list[Any]
-) -> None:
+async def test_a_body_that_does_not_fit_is_a_422_that_names_the_field(serve: Any, body: Any, loc: list[Any]) -> None:
     async with serve(FakeSandbox({}), service_limits=RULES) as service:
         status, answer = await service.post("/get_observation", body)
     assert status == 422

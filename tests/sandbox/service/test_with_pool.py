@@ -31,10 +31,7 @@ RECORDED = json.loads((Path(__file__).parent / "recordings" / "code_judge.json")
 PROGRAMS = [
     case
     for case in RECORDED["cases"]
-    if case["status"] == 200
-    and case["body"]
-    and '"cpp"' not in case["body"]
-    and "surrogate" not in case["name"]
+    if case["status"] == 200 and case["body"] and '"cpp"' not in case["body"] and "surrogate" not in case["name"]
 ]
 RACY = ("timeout /", "timeout_long_output /")
 """There the original's alarm and its CPU limit strike together: its last line is sometimes missing."""
@@ -72,19 +69,13 @@ def in_words_of_this_python(recorded: str) -> str:
 
 
 async def test_programs_end_as_under_code_judge(service: Any) -> None:
-    answers = await asyncio.gather(
-        *(service.post(case["path"], data=case["body"].encode()) for case in PROGRAMS)
-    )
+    answers = await asyncio.gather(*(service.post(case["path"], data=case["body"].encode()) for case in PROGRAMS))
     assert len(PROGRAMS) > 50
     for case, (status, answer) in zip(PROGRAMS, answers, strict=True):
         theirs = case["answer"]
         assert status == 200
         assert list(answer) == list(theirs), case["name"]
-        pairs = (
-            zip(answer["results"], theirs["results"], strict=True)
-            if "results" in theirs
-            else [(answer, theirs)]
-        )
+        pairs = zip(answer["results"], theirs["results"], strict=True) if "results" in theirs else [(answer, theirs)]
         for ours, recorded in pairs:
             expected = comparable(recorded, case["name"])
             if "stderr" in expected:
@@ -192,9 +183,7 @@ async def test_files_whose_list_is_cut_are_an_error(service: Any) -> None:
 
 
 async def test_sandbox_fusion_runs_programs_and_notebooks(service: Any) -> None:
-    _, answer = await service.post(
-        "/run_code", {"code": "print(input())", "language": "python", "stdin": "9"}
-    )
+    _, answer = await service.post("/run_code", {"code": "print(input())", "language": "python", "stdin": "9"})
     assert (answer["status"], answer["run_result"]["stdout"]) == ("Success", "9\n")
     _, answer = await service.post("/run_code", {"code": "6 * 7", "language": "python"})
     assert answer["run_result"]["stdout"] == ""
@@ -241,9 +230,7 @@ async def test_the_pools_numbers_are_in_the_metrics_and_it_is_ready(service: Any
     assert await service.get("/readyz") == (200, {"ready": True})
 
 
-async def test_calls_outlive_the_supervisor_and_sessions_say_that_they_did_not(
-    serve_module: Any, until: Any
-) -> None:
+async def test_calls_outlive_the_supervisor_and_sessions_say_that_they_did_not(serve_module: Any, until: Any) -> None:
     async with (
         SandboxPool(("stdlib",)) as pool,
         serve_module(pool, service_limits=ServiceLimits(flavours=("stdlib",))) as service,
@@ -254,10 +241,7 @@ async def test_calls_outlive_the_supervisor_and_sessions_say_that_they_did_not(
         await until(lambda: service.service.metrics.in_flight == 6)
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         status, answer = await batch
-        assert (status, [result["stdout"] for result in answer["results"]]) == (
-            200,
-            [f"{i}\n" for i in range(6)],
-        )
+        assert (status, [result["stdout"] for result in answer["results"]]) == (200, [f"{i}\n" for i in range(6)])
         status, answer = await service.post(f"/v1/sessions/{opened['id']}/run", {"code": "1"})
         assert (status, answer["error"]["reason"]) == (410, "supervisor_died")
         assert await service.metric("restarts_total") == 1

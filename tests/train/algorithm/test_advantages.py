@@ -37,9 +37,7 @@ def test_advantages_have_mean_0_and_standard_deviation_1(rewards: list[float]) -
     assert sum(advantages) == pytest.approx(0.0, abs=1e-9)
     spread = math.sqrt(sum(a * a for a in advantages) / (len(rewards) - 1))
     assert spread == pytest.approx(1.0, rel=1e-5)  # std_eps takes about 1e-6 / std
-    assert all(
-        (advantage > 0) == (reward == 1.0) for advantage, reward in zip(advantages, rewards, strict=True)
-    )
+    assert all((advantage > 0) == (reward == 1.0) for advantage, reward in zip(advantages, rewards, strict=True))
 
 
 @given(binary_groups, st.data())
@@ -95,10 +93,7 @@ BATCH_STD = math.sqrt(3 / 8 * 5 / 8)
         ("rloo", [[1.0, -1 / 3, -1 / 3, -1 / 3], [2 / 3, 2 / 3, -2 / 3, -2 / 3]]),
         (
             "reinforce_pp",
-            [
-                [5 / 8 / BATCH_STD] + [-3 / 8 / BATCH_STD] * 3,
-                [5 / 8 / BATCH_STD] * 2 + [-3 / 8 / BATCH_STD] * 2,
-            ],
+            [[5 / 8 / BATCH_STD] + [-3 / 8 / BATCH_STD] * 3, [5 / 8 / BATCH_STD] * 2 + [-3 / 8 / BATCH_STD] * 2],
         ),
     ],
 )

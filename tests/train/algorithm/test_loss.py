@@ -67,9 +67,7 @@ def test_loss_and_gradient_are_those_of_equation_6(low: float, high: float) -> N
 def test_gradient_agrees_with_finite_differences() -> None:
     tokens = random_tokens()
     logprobs_T = tokens.pop("logprobs_T").requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda x_T: policy_loss(x_T, **tokens), (logprobs_T,), eps=1e-7, atol=1e-6
-    )
+    assert torch.autograd.gradcheck(lambda x_T: policy_loss(x_T, **tokens), (logprobs_T,), eps=1e-7, atol=1e-6)
 
 
 def test_only_the_current_logprobs_and_constants_get_gradient() -> None:
@@ -109,9 +107,7 @@ def test_a_ratio_exactly_on_a_bound_is_not_clipped_and_one_ulp_beyond_is() -> No
         (0.0, 1.0, CLIP_NONE),
     ],
 )
-def test_the_sign_of_the_advantage_decides_which_bound_acts(
-    log_ratio: float, advantage: float, code: int
-) -> None:
+def test_the_sign_of_the_advantage_decides_which_bound_acts(log_ratio: float, advantage: float, code: int) -> None:
     assert one_token(log_ratio, advantage) == code
 
 
@@ -191,9 +187,7 @@ def test_an_extreme_ratio_leaves_loss_and_gradient_finite(log_ratio: float, adva
     logprobs_T, zero_T = torch.tensor([log_ratio], requires_grad=True), torch.zeros(1)
     advantages_T = torch.tensor([advantage])
     ratio_T, _ = clip(logprobs_T, zero_T, advantages_T, 0.2, 0.28)
-    loss_T = policy_loss(
-        logprobs_T, old_logprobs_T=zero_T, advantages_T=advantages_T, weights_T=torch.ones(1)
-    )
+    loss_T = policy_loss(logprobs_T, old_logprobs_T=zero_T, advantages_T=advantages_T, weights_T=torch.ones(1))
     torch.autograd.backward(loss_T.sum())
     expected = math.exp(math.copysign(MAX_LOG_RATIO, log_ratio))
     assert ratio_T.item() == pytest.approx(expected, rel=1e-5)

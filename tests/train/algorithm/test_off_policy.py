@@ -80,9 +80,7 @@ def test_icepop_keeps_its_bounds_and_drops_what_leaves_them() -> None:
 
 
 def test_no_correction_multiplies_by_nothing() -> None:
-    found = correct(
-        torch.tensor([-1.0]), torch.tensor([-3.0]), [1], mode=Correction.none, cap=CAP, floor=FLOOR
-    )
+    found = correct(torch.tensor([-1.0]), torch.tensor([-3.0]), [1], mode=Correction.none, cap=CAP, floor=FLOOR)
     assert found.weights_T is None and not found.is_capped_T.any()
 
 
@@ -111,9 +109,7 @@ def test_nothing_to_correct_is_no_error(mode: Correction) -> None:
         ([-1.0, math.nan], [2], CAP, FLOOR, "NaN or infinity in old_logprobs_T"),
     ],
 )
-def test_nonsense_is_refused(
-    old: list[float], lengths: list[int], cap: float, floor: float, words: str
-) -> None:
+def test_nonsense_is_refused(old: list[float], lengths: list[int], cap: float, floor: float, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         correct(torch.tensor(old), torch.zeros(2), lengths, mode=Correction.token, cap=cap, floor=floor)
 
@@ -200,9 +196,7 @@ def test_k3_has_the_kl_as_its_expectation_and_is_never_negative() -> None:
     assert far.isfinite().all(), "the log-ratio is clamped"
 
 
-@pytest.mark.parametrize(
-    ("mismatch", "is_bad"), [(NEAR, 0), (OFFSET, 1), (TOO_LOW, 1), (WIDE, 1), (ONE_WIDE, 0)]
-)
+@pytest.mark.parametrize(("mismatch", "is_bad"), [(NEAR, 0), (OFFSET, 1), (TOO_LOW, 1), (WIDE, 1), (ONE_WIDE, 0)])
 def test_a_step_is_bad_by_its_kl_or_by_its_ratios(mismatch: Mismatch, is_bad: int) -> None:
     assert GATE.count(0, mismatch) == is_bad
 

@@ -77,8 +77,7 @@ def test_penalty_total_lies_between_0_and_2(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "errors", "answers", "turns"),
-    [(1, 2, 1, 1), (1, -1, 1, 1), (-1, -1, 1, 1), (0, 0, -1, 1), (0, 0, 1, 0)],
+    ("calls", "errors", "answers", "turns"), [(1, 2, 1, 1), (1, -1, 1, 1), (-1, -1, 1, 1), (0, 0, -1, 1), (0, 0, 1, 0)]
 )
 def test_impossible_counts_are_rejected(calls: int, errors: int, answers: int, turns: int) -> None:
     with pytest.raises(ValueError, match="turns >= 1"):
@@ -141,9 +140,7 @@ def test_quotas_agree_with_the_released_rule(positives: int) -> None:
     ("keep", "expected"),
     [(2, (1, 1)), (3, (2, 1)), (4, (2, 2))],  # both minimums of 2 fit only from 4 on
 )
-def test_a_keep_too_small_for_both_minimums_still_has_both_signs(
-    keep: int, expected: tuple[int, int]
-) -> None:
+def test_a_keep_too_small_for_both_minimums_still_has_both_signs(keep: int, expected: tuple[int, int]) -> None:
     assert quotas(5, 5, keep=keep, min_positive=2, min_negative=2) == expected
     assert quotas(2, 8, keep=keep, min_positive=2, min_negative=2) == expected
 
@@ -309,9 +306,7 @@ def test_sort_mode_keeps_the_lowest_penalties_and_ties_in_rollout_order() -> Non
 def test_uniform_mode_does_not_see_the_penalties(seed: int) -> None:
     rewards = [1, 0] * 8
     bad_first = [Penalty(error=1.0 - i / 16, format=0.0) for i in range(16)]
-    kept = [
-        decide(rewards, penalties, keep=8, mode=RocMode.uniform, seed=seed) for penalties in (None, bad_first)
-    ]
+    kept = [decide(rewards, penalties, keep=8, mode=RocMode.uniform, seed=seed) for penalties in (None, bad_first)]
     assert kept[0] == kept[1]
 
 
@@ -353,9 +348,7 @@ def test_inclusion_weight_tells_the_draw() -> None:
     ("scored", "generated", "keep", "expected"),
     [(32, 32, 16, 16), (20, 32, 16, 16), (16, 32, 16, 16), (9, 32, 16, 9), (0, 32, 16, 0), (8, 8, 8, 8)],
 )
-def test_keep_for_is_the_smaller_of_keep_and_scored(
-    scored: int, generated: int, keep: int, expected: int
-) -> None:
+def test_keep_for_is_the_smaller_of_keep_and_scored(scored: int, generated: int, keep: int, expected: int) -> None:
     assert keep_for(scored, generated, keep) == expected
 
 
@@ -382,9 +375,7 @@ def test_keep_for_of_a_nearly_failed_group_can_be_resampled(num_scored: int) -> 
         ([1, 1, 1], 3, 1, 0.1, "at least 2"),  # also when this group would not need a draw
     ],
 )
-def test_bad_input_is_rejected(
-    rewards: list[float], num_penalties: int, keep: int, eps: float, message: str
-) -> None:
+def test_bad_input_is_rejected(rewards: list[float], num_penalties: int, keep: int, eps: float, message: str) -> None:
     penalties, correct = [CLEAN] * num_penalties, [reward == 1 for reward in rewards]
     rng = random.Random(0)
     with pytest.raises(ValueError, match=message):
@@ -423,7 +414,5 @@ def test_positives_are_the_correct_ones_and_not_the_well_paid_ones() -> None:
     rewards, correct = [5.0, 5.0, 0.1, 0.2, 0.3, 0.4], [False, False, True, True, True, True]
     failing = Penalty(error=1.0, format=0.0)
     penalties = [CLEAN, CLEAN, failing, CLEAN, failing, CLEAN]
-    decisions = resample_on_correct(
-        rewards, correct, penalties, keep=4, mode=RocMode.sort, rng=random.Random(0)
-    )
+    decisions = resample_on_correct(rewards, correct, penalties, keep=4, mode=RocMode.sort, rng=random.Random(0))
     assert [i for i in kept_indices(decisions) if correct[i]] == [3, 5]

@@ -130,11 +130,7 @@ def test_a_recipe_reads_what_is_written_under_the_same_ids(folder: Path) -> None
     ]
     (euro,) = (task for task in tasks if task.source == "second")
     origin = euro.meta["provenance"]
-    assert (
-        origin["licence"] == "CC BY-NC 4.0"
-        and origin["revision"].startswith("0123")
-        and origin["row"] == "s3"
-    )
+    assert origin["licence"] == "CC BY-NC 4.0" and origin["revision"].startswith("0123") and origin["row"] == "s3"
     assert origin["decided"]["answer_as_written"] == "\\boxed{100}" and origin["files"].startswith("sha256:")
     assert origin["decided"]["copies"]["rows"] == 1
 
@@ -208,18 +204,14 @@ def test_a_finished_build_is_not_written_over(folder: Path, capsys: pytest.Captu
     assert main([*command[:-1], str(folder / "mine")]) == 2 and "not empty" in capsys.readouterr().err
 
 
-def test_what_cannot_be_used_commercially_is_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_used_commercially_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "out"
     assert main(["data", "build", str(folder / "build.toml"), "--out", str(out), "--commercial"]) == 0
     assert "forbids commercial use" in capsys.readouterr().out
     assert {row["data_source"] for row in read_lines(out / "tasks.jsonl")} == {"first"}
     only = CONFIG.replace('"MIT"', '"my own"')
     (folder / "build.toml").write_text(only)
-    assert (
-        main(["data", "build", str(folder / "build.toml"), "--out", str(folder / "o"), "--commercial"]) == 2
-    )
+    assert main(["data", "build", str(folder / "build.toml"), "--out", str(folder / "o"), "--commercial"]) == 2
     assert "leaves no source" in capsys.readouterr().err and not (folder / "o").exists()
 
 
@@ -260,9 +252,7 @@ def test_a_build_of_a_build_keeps_what_was_decided(folder: Path) -> None:
         ([{"question": "Prove that 1 < 2.", "answer": 1}], "nothing is left of 1 rows"),
     ],
 )
-def test_a_build_that_gives_nothing_is_a_mistake(
-    folder: Path, rows: list[dict[str, Any]], words: str
-) -> None:
+def test_a_build_that_gives_nothing_is_a_mistake(folder: Path, rows: list[dict[str, Any]], words: str) -> None:
     write_lines(folder / "only.jsonl", rows)
     (folder / "build.toml").write_text(
         'kind = "tasks"\n[[sources]]\nname = "a"\nsource = "only.jsonl"\nlicence = "mit"\n'

@@ -57,10 +57,7 @@ def test_all_errors_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureF
             'kind = "tasks"\n[[sources]]\nnmae = "a"\nsource = "x"\nlicence = "mit"',
             ("did you mean 'sources.0.name'", "name is missing"),
         ),
-        (
-            'kind = "tasks"\n[[sources]]\nname = "a b"\nsource = "x"\nlicence = "mit"',
-            ("sources.0.name = 'a b'",),
-        ),
+        ('kind = "tasks"\n[[sources]]\nname = "a b"\nsource = "x"\nlicence = "mit"', ("sources.0.name = 'a b'",)),
         (
             'kind = "tasks"\n[difficulty]\nrollouts = []\neasy_above = 2',
             ("rollouts", "easy_above", "sources is missing"),

@@ -129,10 +129,7 @@ def test_calls_are_looked_at_if_they_are_to_be() -> None:
 
 def test_a_mixture_is_what_sft_reads(tmp_path: Path) -> None:
     rows = [
-        {
-            "id": k,
-            "messages": [{"role": "user", "content": f"Say {k}."}, {"role": "assistant", "content": f"{k}"}],
-        }
+        {"id": k, "messages": [{"role": "user", "content": f"Say {k}."}, {"role": "assistant", "content": f"{k}"}]}
         for k in range(20)
     ]
     same = {"id": "copy", "messages": [{"role": "system", "content": "Be brief."}, *rows[0]["messages"]]}

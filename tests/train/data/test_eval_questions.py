@@ -29,12 +29,7 @@ def is_same(one: Task, other: Task) -> bool:
 
 
 def test_tasks_that_a_set_asks_are_left_out() -> None:
-    tasks = [
-        task(ASKED),
-        task(OTHER),
-        task(CLOSED.replace("crates", "boxes")),
-        task(ASKED.replace("40", "55")),
-    ]
+    tasks = [task(ASKED), task(OTHER), task(CLOSED.replace("crates", "boxes")), task(ASKED.replace("40", "55"))]
     found = EvalQuestions({"set": [task(CLOSED)]}).of_tasks(tasks)
     assert [not one for one in found] == [False, True, False, True], "other numbers are another problem"
     assert EvalQuestions({}).of_tasks(tasks) == [[]] * 4

@@ -56,9 +56,7 @@ def test_how_many_digits_are_huge_is_a_choice() -> None:
     assert read_integer("1000", max_digits=3) == "huge_integer" and read_integer("999", max_digits=3) == 999
 
 
-@given(
-    st.integers(-(10**29), 10**29), st.sampled_from(["{}", "${}$", "\\boxed{{{}}}", "x = {}", "{}.0", "{:,}"])
-)
+@given(st.integers(-(10**29), 10**29), st.sampled_from(["{}", "${}$", "\\boxed{{{}}}", "x = {}", "{}.0", "{:,}"]))
 def test_any_number_comes_back(value: int, form: str) -> None:
     assert read_integer(form.format(value)) == value
 

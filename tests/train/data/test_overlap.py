@@ -27,14 +27,10 @@ GARDEN = (
     "waters the first one twice as long as each of the others. How many minutes does the watering of one "
     "bed take?"
 )
-STORY = (
-    "The masons of the northern quarry bring a stone for each arch that the old town builds over its brook."
-)
+STORY = "The masons of the northern quarry bring a stone for each arch that the old town builds over its brook."
 SHORT = "What is $17$ percent of $350$?"
 MIDDLE = "Two trains leave Ulm at noon and meet a cyclist near Biberach; who rode for three hours?"
-QUESTIONS = [
-    EvalQuestion(file="set.jsonl", id=str(k), text=text) for k, text in enumerate((GARDEN, SHORT, MIDDLE))
-]
+QUESTIONS = [EvalQuestion(file="set.jsonl", id=str(k), text=text) for k, text in enumerate((GARDEN, SHORT, MIDDLE))]
 
 
 def judged_by(check: Check, texts: list[str]) -> list[TaskVerdict]:
@@ -80,9 +76,7 @@ def test_other_numbers_are_a_twin() -> None:
 def test_another_problem_is_clean() -> None:
     for text in ("A gardener plants roses.", "How many minutes does it take?", "What is 17 plus 350?", ""):
         assert level(text) == "clean"
-    longer = (
-        f"{SHORT} is what {'the teacher of a far too long story asked ' * 3}before anything else happened"
-    )
+    longer = f"{SHORT} is what {'the teacher of a far too long story asked ' * 3}before anything else happened"
     assert level(longer) == "near", "a tiny question is a part of much"
 
 
@@ -95,16 +89,11 @@ def test_evidence_names_the_question_and_what_is_shared() -> None:
 def other_problems(count: int) -> list[str]:
     rng = random.Random(0)
     nouns = ["kettle", "violin", "harbour", "ledger", "meadow", "chimney", "lantern", "cellar", "orchard"]
-    return [
-        f"The {rng.choice(nouns)} and the {rng.choice(nouns)} number {k} differ. {STORY}"
-        for k in range(count)
-    ]
+    return [f"The {rng.choice(nouns)} and the {rng.choice(nouns)} number {k} differ. {STORY}" for k in range(count)]
 
 
 def test_what_many_problems_say_is_no_evidence() -> None:
-    questions = [
-        EvalQuestion(file="set.jsonl", id="0", text=f"A coin is tossed until heads come up twice. {STORY}")
-    ]
+    questions = [EvalQuestion(file="set.jsonl", id="0", text=f"A coin is tossed until heads come up twice. {STORY}")]
     assert {found.level for found in judged(other_problems(BOILERPLATE), questions)} == {"duplicate"}
     assert {found.level for found in judged(other_problems(BOILERPLATE + 1), questions)} == {"clean"}
 

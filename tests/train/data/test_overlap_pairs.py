@@ -38,9 +38,7 @@ def verdict_of(question: str, answer: str, problem: str, problem_answer: str) ->
 @cache
 def levels_of(kind: str) -> Counter[str]:
     pairs = [pair for pair in PAIRS if pair["kind"] == kind]
-    return Counter(
-        verdict_of(p["question"], p["answer"], p["problem"], p["problem_answer"]).level for p in pairs
-    )
+    return Counter(verdict_of(p["question"], p["answer"], p["problem"], p["problem_answer"]).level for p in pairs)
 
 
 def test_the_same_question_is_a_duplicate() -> None:

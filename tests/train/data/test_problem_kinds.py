@@ -51,9 +51,7 @@ PLAIN = (
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"), [(kind, text) for kind, texts in OF_A_KIND.items() for text in texts]
-)
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in OF_A_KIND.items() for text in texts])
 def test_a_kind_is_found_with_its_phrase(kind: str, text: str) -> None:
     found = kind_of(text)
     assert found is not None and found[0] == kind and found[1]

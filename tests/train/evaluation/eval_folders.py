@@ -137,8 +137,7 @@ def _set(made: MadeSet) -> EvaluationSet:
 def _group(task: Task, at: int, made: MadeSet, rng: random.Random) -> Group:
     ease = min(1.0, max(0.0, made.ease(at / max(made.num - 1, 1))))
     return Group(
-        task=task,
-        trajectories=tuple(_attempt(task, at, sibling, made, ease, rng) for sibling in range(made.k)),
+        task=task, trajectories=tuple(_attempt(task, at, sibling, made, ease, rng) for sibling in range(made.k))
     )
 
 
@@ -168,9 +167,7 @@ def _turns(task: Task, made: MadeSet, calls: int, is_correct: bool, is_cut: bool
     for number in range(calls):
         code = f"a = {number}\nprint(a + 1){made.text}"
         call = ToolCall(name="python", arguments={"code": code}, malformed=None)
-        result = ToolResult(
-            status="error" if number else "ok", is_error=bool(number), text=f"{number + 1}{made.text}"
-        )
+        result = ToolResult(status="error" if number else "ok", is_error=bool(number), text=f"{number + 1}{made.text}")
         text = f"I try.{made.text}\n<tool_call>\n{json.dumps({'name': 'python'})}\n</tool_call>"
         made_turns.append(Turn(start=0, end=0, text=text, stopped=True, calls=(call,), results=(result,)))
     answer = task.answer if is_correct else "-1"

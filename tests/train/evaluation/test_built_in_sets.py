@@ -13,12 +13,7 @@ import pytest
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Scored, Task, Trajectory, Turn
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.evaluation.benchmarks import plain_sets
-from rocstar.train.evaluation.benchmarks.benchmark import (
-    answer_block,
-    json_digest,
-    next_number,
-    tasks_digest,
-)
+from rocstar.train.evaluation.benchmarks.benchmark import answer_block, json_digest, next_number, tasks_digest
 from rocstar.train.evaluation.benchmarks.plain_sets import ANSWER_FORMATS, parse_contest_integer
 from rocstar.train.evaluation.benchmarks.registry import NAMES, copy_of, find, load_tasks_of
 from rocstar.train.evaluation.rescore import Regrader
@@ -30,10 +25,7 @@ from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 from .eval_folders import short_attempt
 
 MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500", "amc23", "gsm8k")
-ROWS: list[dict[str, Any]] = [
-    {"problem": "What is 6 * 7?", "answer": "042"},
-    {"problem": "And 2 + 3?", "answer": 5.0},
-]
+ROWS: list[dict[str, Any]] = [{"problem": "What is 6 * 7?", "answer": "042"}, {"problem": "And 2 + 3?", "answer": 5.0}]
 
 
 @pytest.fixture
@@ -76,9 +68,7 @@ def test_two_forms_of_a_copy_are_one_set(two: None, tmp_path: Path) -> None:
     assert source.is_known("") is None and dataclasses.replace(source, digest="a").is_known("a")
 
 
-def test_a_copy_below_the_data_folder_is_found(
-    two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_below_the_data_folder_is_found(two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DATA_DIR_VARIABLE, str(tmp_path))
     path = write(tmp_path / "o" / "n" / "data" / "test.jsonl", ROWS)
     assert str(copy_of(find("aime24"))) == path
@@ -89,10 +79,7 @@ def test_a_copy_below_the_data_folder_is_found(
     [
         (None, "does not exist"),
         (ROWS[:1], "answers are not the published ones"),
-        (
-            [ROWS[0], ROWS[1] | {"answer": "480"}],
-            "answers are not the published ones.*use the copy of the hub",
-        ),
+        ([ROWS[0], ROWS[1] | {"answer": "480"}], "answers are not the published ones.*use the copy of the hub"),
         ([ROWS[0], ROWS[1] | {"answer": "5a"}], "line 2.*'5a' is not a whole number"),
         ([ROWS[0], {"problem": "?"}], "line 2.*none of the columns answer, solution"),
         (["x"], "line 1.*not an object"),
@@ -160,9 +147,7 @@ async def test_a_set_without_answers_has_no_gold_and_what_says_nothing_is_wrong(
     assert isinstance(outcome, Scored) and outcome.reward == 0 and not outcome.is_correct
 
 
-@pytest.mark.parametrize(
-    ("answer", "wrong"), [("-7", "-6"), ("42", "43"), ("\\frac{1}{2}", "(\\frac{1}{2})+1")]
-)
+@pytest.mark.parametrize(("answer", "wrong"), [("-7", "-6"), ("42", "43"), ("\\frac{1}{2}", "(\\frac{1}{2})+1")])
 def test_a_mathematical_set_has_a_number_beside_the_answer_as_near_miss(answer: str, wrong: str) -> None:
     assert next_number(dataclasses.replace(ASKED, answer=answer)) == answer_block(wrong)
     assert all(find(name).near_miss is next_number for name in MATH)

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from rocstar.train.cli import main
 from rocstar.train.evaluation.compare import compare, compare_paths, format_comparison
-from rocstar.train.evaluation.stored_evaluations import (
-    HELDOUT,
-    StoredEvaluation,
-    attempt_score,
-    find_evaluations,
-)
+from rocstar.train.evaluation.stored_evaluations import HELDOUT, StoredEvaluation, attempt_score, find_evaluations
 from rocstar.train.recipe.errors import ConfigError
 
 Attempts = Mapping[str, Sequence[float | bool | None]]
@@ -40,8 +35,7 @@ def summary(path: Path, correct: Attempts, k: int = 2) -> Path:
 
 def stored(**sets: Attempts) -> StoredEvaluation:
     found = {
-        n: {q: tuple(None if s is None else float(s) for s in a) for q, a in qs.items()}
-        for n, qs in sets.items()
+        n: {q: tuple(None if s is None else float(s) for s in a) for q, a in qs.items()} for n, qs in sets.items()
     }
     return StoredEvaluation(path=Path("x"), step=None, sets=found)
 
@@ -55,9 +49,7 @@ FORMS = (
 def places(tmp_path: Path) -> dict[str, Path]:
     """The same evaluation, B, in every form."""
     csv, lines, scores = tmp_path / "b.csv", tmp_path / "b.jsonl", tmp_path / "scores.csv"
-    csv.write_text(
-        "set,question,attempts\n" + "".join(f"heldout,{q},{a[0]:d} {a[1]:d}\n" for q, a in B.items())
-    )
+    csv.write_text("set,question,attempts\n" + "".join(f"heldout,{q},{a[0]:d} {a[1]:d}\n" for q, a in B.items()))
     lines.write_text("".join(json.dumps({"question": q, "attempts": a}) + "\n\n" for q, a in B.items()))
     scores.write_text("question,score\r\n" + "".join(f"{q},{sum(a) / 2}\r\n" for q, a in B.items()))  # type: ignore[arg-type]
     summary(tmp_path / "former/evaluations/step_000010.json", B)
@@ -117,9 +109,7 @@ def test_other_questions_are_refused_by_name() -> None:
 
 def test_other_sets_are_refused_unless_chosen() -> None:
     a, b = stored(one=A, two=A), stored(one=B, three=B)
-    with pytest.raises(
-        ConfigError, match=r"1 \('two'\) only in A, 1 \('three'\) only in B; .*--set among one"
-    ):
+    with pytest.raises(ConfigError, match=r"1 \('two'\) only in A, 1 \('three'\) only in B; .*--set among one"):
         compare(a, b)
     assert [each.name for each in compare(a, b, only=["one"]).sets] == ["one"]
     with pytest.raises(ConfigError, match=r"--set 'two' is not in 'x'; its sets are one, three"):
@@ -218,9 +208,7 @@ def test_a_checkpoint_that_was_not_evaluated_is_named(tmp_path: Path) -> None:
         find_evaluations(tmp_path / "run/checkpoints/step_20")
 
 
-@given(
-    st.none() | st.booleans() | st.text(max_size=6) | st.floats() | st.integers() | st.lists(st.integers())
-)
+@given(st.none() | st.booleans() | st.text(max_size=6) | st.floats() | st.integers() | st.lists(st.integers()))
 def test_a_score_is_a_share_or_a_clear_error(value: object) -> None:
     with contextlib.suppress(ConfigError):
         score = attempt_score(value, "here")

@@ -42,14 +42,7 @@ from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Live, Run
 from tests.fakes.fake_node import FakeNode
-from tests.fakes.scripted_policy import (
-    ByteTokenizer,
-    Reply,
-    Request,
-    ScriptedPolicy,
-    VirtualClockLoop,
-    run_virtual,
-)
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy, VirtualClockLoop, run_virtual
 
 TOKENIZER = ByteTokenizer()
 K = 8
@@ -105,9 +98,7 @@ def at_a_time(groups: int, size: int = K) -> Window:
     return Window(size=size, trajectories=lambda: groups * size)
 
 
-def a_run(
-    folder: Path, made: Agent, nodes: Nodes | None = None, *, goes_on: bool = False, **changes: Any
-) -> Run:
+def a_run(folder: Path, made: Agent, nodes: Nodes | None = None, *, goes_on: bool = False, **changes: Any) -> Run:
     nothing, ticks = cast("Any", None), itertools.count()
     return Run(
         recipe=Recipe(**changes),
@@ -163,8 +154,7 @@ def test_the_filter_drops_all_that_is_mastered_with_six_times_the_work_of_the_li
     run = a_run(tmp_path, made, engine={"max_running": 200 * K})
     left, row = filter_tasks(run, 200)
     assert (
-        not left
-        and row["difficulty/tasks_dropped"] == row["difficulty/tasks_seen"] == len(run.dropped_tasks) == 200
+        not left and row["difficulty/tasks_dropped"] == row["difficulty/tasks_seen"] == len(run.dropped_tasks) == 200
     )
     assert row["difficulty/failed"] == 0
 
@@ -172,9 +162,7 @@ def test_the_filter_drops_all_that_is_mastered_with_six_times_the_work_of_the_li
 def test_the_same_on_the_real_engine_with_few_slots(tmp_path: Path) -> None:
     """A slot is held for the 10 s of the judge: 200 tasks x 2 on 4 slots take 17 limits of 60 s."""
     sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    config = LlamaConfig(
-        vocab_size=TOKENIZER.vocab_size, max_position_embeddings=4096, num_attention_heads=2, **sizes
-    )
+    config = LlamaConfig(vocab_size=TOKENIZER.vocab_size, max_position_embeddings=4096, num_attention_heads=2, **sizes)
     model = cast("Any", LlamaForCausalLM)._from_config(config, attn_implementation="sdpa").eval()
 
     async def main() -> list[Task]:
@@ -222,9 +210,7 @@ def filtered(folder: Path, judge: Judge, *, goes_on: bool, deterministic: bool) 
 
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("at", [0, 1, 7, 23, 24, 50, 81, 120, 158, 159])
-def test_a_filter_that_is_killed_rolls_no_attempt_out_twice(
-    tmp_path: Path, at: int, deterministic: bool
-) -> None:
+def test_a_filter_that_is_killed_rolls_no_attempt_out_twice(tmp_path: Path, at: int, deterministic: bool) -> None:
     """Killed behind `at` of 160 attempts, of which 2 have no score. The journal holds attempts; with equal
     bits, waves of 24."""
     expected = filtered(tmp_path / "whole", Dying(-1), goes_on=False, deterministic=deterministic)
@@ -246,9 +232,7 @@ def test_a_group_that_ended_on_another_node_is_not_rolled_out_again(tmp_path: Pa
 
     async def life(seconds: float, judge: Dying) -> list[str]:
         """Groups that ended on the other node, of a filter that is cancelled after so many seconds."""
-        made = agent(
-            ScriptedPolicy(lambda r: Reply(text=str(r.sibling), delay_s=5.0), TOKENIZER), judge=judge
-        )
+        made = agent(ScriptedPolicy(lambda r: Reply(text=str(r.sibling), delay_s=5.0), TOKENIZER), judge=judge)
         node = FakeNode("1", made)
         async with Nodes([node], home_load=lambda: load, part=4, max_groups=1) as nodes:
             run = a_run(tmp_path, made, nodes, goes_on=True, engine={"max_running": K})
@@ -293,9 +277,7 @@ def test_no_more_groups_are_in_flight_than_the_window_has_and_each_ends_once() -
     async def main() -> None:
         with board.installed():
             running = asyncio.create_task(
-                run_attempts(
-                    Roller(agent=agent(policy)), tasks(20), K, 0, 0, in_flight=at_a_time(3), on_group=look
-                )
+                run_attempts(Roller(agent=agent(policy)), tasks(20), K, 0, 0, in_flight=at_a_time(3), on_group=look)
             )
             await asyncio.sleep(0.5)
             (work,) = board.works
@@ -353,8 +335,7 @@ def test_more_than_one_in_a_hundred_without_a_score_ends_an_evaluation() -> None
 
 def test_a_bug_in_one_group_is_raised_and_ends_the_others() -> None:
     policy = ScriptedPolicy(
-        lambda r: Reply(text="4", delay_s=10.0, error=KeyError("a bug") if r.task_id == "t001" else None),
-        TOKENIZER,
+        lambda r: Reply(text="4", delay_s=10.0, error=KeyError("a bug") if r.task_id == "t001" else None), TOKENIZER
     )
     work = attempt(Roller(agent=agent(policy)), tasks(9), k=K, seed=0, step=0, in_flight=at_a_time(3))
     with pytest.raises(ExceptionGroup, match="unhandled"):
@@ -388,9 +369,7 @@ def test_where_kv_is_known_the_window_grows_as_answers_prove_short() -> None:
     window = Window(size=4, kv_tokens=lambda: 8000, limit_tokens=1000)
     assert window.most == FILL * 8000 / (4 * 1000)
     made = scripted(lambda _: Reply(text="4"))
-    (group,) = run_virtual(
-        attempt(Roller(agent=made), tasks(1), k=4, seed=0, step=0, in_flight=Window(size=4))
-    )
+    (group,) = run_virtual(attempt(Roller(agent=made), tasks(1), k=4, seed=0, step=0, in_flight=Window(size=4)))
     window.ended(group)
     assert window.most > FILL * 8000 / (4 * 1000)
     assert len(group.scored) == 4

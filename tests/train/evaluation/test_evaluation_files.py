@@ -67,9 +67,7 @@ def run(tmp_path: Path) -> Any:
     return SimpleNamespace(
         recipe=Recipe(run=RunConfig(seed=11), eval=sets),
         directory=tmp_path,
-        live=SimpleNamespace(
-            agent=agent, heldout={"heldout": TASKS, "seldom": TASKS}, learned=LEARNED, nodes=None
-        ),
+        live=SimpleNamespace(agent=agent, heldout={"heldout": TASKS, "seldom": TASKS}, learned=LEARNED, nodes=None),
         decode=plain,
         budget=TimeBudget(),
         step=3,
@@ -132,18 +130,14 @@ async def test_every_attempt_and_how_it_failed_is_kept(run: Any, monkeypatch: py
     assert mine["questions"]["task1"]["attempts"] == [None, True]
     assert mine["questions"]["task1"]["rewards"] == [None, 1.0]
     assert run.logged[0]["eval/heldout/avg@2"] == mine["avg"]
-    assert run.logged[0]["eval/seldom/avg@2"] == numbers["sets"]["seldom"]["avg"] == 0.75, (
-        "its first two tasks"
-    )
+    assert run.logged[0]["eval/seldom/avg@2"] == numbers["sets"]["seldom"]["avg"] == 0.75, "its first two tasks"
     assert mine["contamination"]["overlap"] == 1 and mine["contamination"]["questions"] == [], "left out"
     (start,) = read_manifest(folder.directory)
     assert start["evaluation"]["model"]["version"] == 5 and start["status"] == "complete"
     assert start["files"] == file_digests(folder.directory, list(start["files"])) and len(start["files"]) == 3
 
 
-async def test_between_two_steps_the_sets_that_are_due_are_asked(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_between_two_steps_the_sets_that_are_due_are_asked(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     finishing(monkeypatch, GROUPS)
     found = await during_training.run_evaluation(run, between=True)
     assert found is not None and list(found) == ["heldout"]
@@ -178,9 +172,7 @@ async def test_a_folder_that_was_there_stays_until_the_new_one_is_whole(
     assert [path.name for path in folder.parent.iterdir()] == ["step_000003"], "no rest is left"
 
 
-async def test_attempts_of_which_none_was_scored_are_kept_too(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_attempts_of_which_none_was_scored_are_kept_too(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They show the reason."""
     lost = [replace(g, trajectories=tuple(replace(t, outcome=LOST) for t in g.trajectories)) for g in GROUPS]
     finishing(monkeypatch, lost)

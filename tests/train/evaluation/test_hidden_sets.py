@@ -40,9 +40,7 @@ def test_who_commits_the_folder_keeps_the_attempts_back(tmp_path: Path) -> None:
     assert lines[0].startswith("#") and lines[1:] == ["gpqa_diamond.jsonl*", "other.jsonl*"]
 
 
-def test_a_report_of_a_run_leaves_hidden_tasks_out(
-    tmp_path: Path, record: Callable[..., dict[str, Any]]
-) -> None:
+def test_a_report_of_a_run_leaves_hidden_tasks_out(tmp_path: Path, record: Callable[..., dict[str, Any]]) -> None:
     lines = [record(1, k) for k in range(4)]
     for line in lines[::2]:
         line["task"]["meta"] = {HIDDEN: True}

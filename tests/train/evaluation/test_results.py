@@ -6,13 +6,7 @@ import re
 import pytest
 
 from rocstar.engine.types import Failed, FinishReason, Group, Scored, Task, ToolCall, ToolResult, Turn
-from rocstar.train.evaluation.results import (
-    Evaluation,
-    group_by_question,
-    set_results,
-    summarize,
-    unscored_error,
-)
+from rocstar.train.evaluation.results import Evaluation, group_by_question, set_results, summarize, unscored_error
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.metrics import check_names
@@ -35,9 +29,7 @@ def group(
     turn = Turn(start=1, end=2, text="", stopped=True, calls=(call,) * results, results=(RESULT,) * results)
     lost = Failed(kind="deadline", retryable=True, detail="")
     attempts = [
-        short_attempt(
-            task, k, lost if r is None else Scored(reward=r, method="strict"), turns=(turn,), finish=finish
-        )
+        short_attempt(task, k, lost if r is None else Scored(reward=r, method="strict"), turns=(turn,), finish=finish)
         for k, r in enumerate(rewards)
     ]
     return Group(task=task, trajectories=tuple(attempts))
@@ -45,9 +37,7 @@ def group(
 
 def summarise(groups: list[Group], *, k: int) -> Evaluation:
     """The summary of attempts at plain tasks."""
-    plain = EvaluationSet(
-        name="heldout", tasks=(), samples=k, temperature=1.0, max_response_tokens=1, max_turns=1
-    )
+    plain = EvaluationSet(name="heldout", tasks=(), samples=k, temperature=1.0, max_response_tokens=1, max_turns=1)
     questions = group_by_question((t for g in groups for t in g.trajectories), plain)
     return summarize(questions, set_results(questions, plain, None))
 

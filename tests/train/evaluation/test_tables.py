@@ -52,10 +52,7 @@ def test_every_number_has_its_column() -> None:
         "0.200",
     ]
     assert (column(one, 1, "failed"), column(one, 1, "short")) == ("3 (3 deadline)", "2")
-    assert tables({"own": one})[2].rows == [
-        ["own", "overall: macro", "0.250"],
-        ["own", "measure: fixed", "0.750"],
-    ]
+    assert tables({"own": one})[2].rows == [["own", "overall: macro", "0.250"], ["own", "measure: fixed", "0.750"]]
 
 
 def test_the_numbers_of_a_folder_leave_no_column_empty(tmp_path: Path) -> None:

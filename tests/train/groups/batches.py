@@ -17,9 +17,7 @@ BUCKETS = {"kept", "dropped_positive", "dropped_negative", "no_signal", "failed"
 ANSWER = "<answer>\\boxed{1}</answer>"
 NOTHING = cast(Any, None)
 LIMITS = RolloutLimits(max_response_tokens=1, max_turns=1, max_tool_tokens=1, timeout_s=1000.0)
-AGENT = Agent(
-    inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=Sampling()
-)
+AGENT = Agent(inference=NOTHING, chat=NOTHING, tools=NOTHING, judge=NOTHING, limits=LIMITS, sampling=Sampling())
 ENGINE: Any = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
 
 
@@ -46,8 +44,7 @@ def make(
 ) -> Trajectory:
     """One turn with `errors` failing and `clean` working calls, then the text."""
     results = tuple(
-        ToolResult(status="error" if k < errors else "ok", is_error=k < errors, text="")
-        for k in range(errors + clean)
+        ToolResult(status="error" if k < errors else "ok", is_error=k < errors, text="") for k in range(errors + clean)
     )
     calls = (ToolCall(name="t", arguments={}),) * len(results)
     turns = [FakeTurn(text="call", calls=calls, results=results)] if results else []
@@ -66,9 +63,7 @@ def config(group_size: int, rollouts: int, mode: str = "paper") -> RlConfig:
 
 
 outcomes = st.lists(
-    st.tuples(st.sampled_from([0.0, 1.0, 1.0, None]), st.integers(0, 2), st.integers(0, 2)),
-    min_size=8,
-    max_size=8,
+    st.tuples(st.sampled_from([0.0, 1.0, 1.0, None]), st.integers(0, 2), st.integers(0, 2)), min_size=8, max_size=8
 )
 batches = st.lists(outcomes, min_size=1, max_size=4).map(
     lambda batch: [group(f"task{k}", members) for k, members in enumerate(batch)]

@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.json_record import to_record
-from rocstar.engine.types import (
-    Group,
-    Scored,
-    Task,
-    ToolCall,
-    ToolResult,
-    Trajectory,
-)
+from rocstar.engine.types import Group, Scored, Task, ToolCall, ToolResult, Trajectory
 from rocstar.train.groups.advantages import check_advantage, estimate
 from rocstar.train.groups.selection import select
 from rocstar.train.learner.batch import pack, policy_examples
@@ -162,9 +155,6 @@ def test_roc_divides_by_correct_whatever_the_reward() -> None:
     members = tuple(trajectory(task, k, r, is_correct=c) for k, (r, c) in enumerate(pairs))
     ones = {"rollouts_per_task": 4, "group_size": 2, "roc_min_each": 1}
     selection = select([Group(task=task, trajectories=members)], RlConfig(**ones), seed=0, step=1)  # type: ignore[arg-type]
-    assert sorted(t.outcome.is_correct for t in selection.kept if isinstance(t.outcome, Scored)) == [
-        False,
-        True,
-    ]
+    assert sorted(t.outcome.is_correct for t in selection.kept if isinstance(t.outcome, Scored)) == [False, True]
     assert selection.ledger() == {"kept": 2, "dropped_negative": 2}
     assert replace(selection, verdicts=[]).groups_used == 1

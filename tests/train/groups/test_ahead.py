@@ -38,9 +38,7 @@ class World:
         self.engine = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
         self.keys: list[str] = []
 
-    async def run_group(
-        self, agent: Agent, task: Task, *, size: int, seed: int, step: int, first: int
-    ) -> Group:
+    async def run_group(self, agent: Agent, task: Task, *, size: int, seed: int, step: int, first: int) -> Group:
         key = TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=0)
         self.keys.append(str(key))
         first = self.engine.version
@@ -91,9 +89,7 @@ def first_keys(count: int) -> list[str]:
 
 @pytest.mark.parametrize("bound", [0, 1, 2])
 @pytest.mark.parametrize("refill", [0, 1, 3])
-def test_a_step_without_signal_takes_further_groups_within_the_bound(
-    world: World, bound: int, refill: int
-) -> None:
+def test_a_step_without_signal_takes_further_groups_within_the_bound(world: World, bound: int, refill: int) -> None:
     """All that was rolled out is in some batch, and the supply ends with the stage."""
 
     async def main() -> None:

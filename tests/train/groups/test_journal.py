@@ -47,13 +47,7 @@ def judged(*groups: Group) -> list[tuple[Any, Verdict]]:
 
 
 def journal(directory: Path, *, goes_on: bool = True, about: Any = ABOUT, keep_steps: int = 0) -> Journal:
-    return Journal(
-        directory,
-        about,
-        decode=lambda ids: f"{len(ids)} tokens",
-        goes_on=goes_on,
-        keep_steps=keep_steps,
-    )
+    return Journal(directory, about, decode=lambda ids: f"{len(ids)} tokens", goes_on=goes_on, keep_steps=keep_steps)
 
 
 @pytest.fixture

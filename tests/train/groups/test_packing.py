@@ -37,9 +37,7 @@ def test_each_update_has_its_share_and_weights_that_sum_to_one(updates: int) -> 
         assert sum(float(micro.weights_T.sum()) for micro in micros) == pytest.approx(1.0)
     assert sum(micro.num_loss_tokens for micros in made for micro in micros) == 66
     again = pack_updates(selection([3, 5, 9, 40, 2, 7]), recipe, step=1)
-    assert [[m.lengths_S for m in micros] for micros in again] == [
-        [m.lengths_S for m in micros] for micros in made
-    ]
+    assert [[m.lengths_S for m in micros] for micros in again] == [[m.lengths_S for m in micros] for micros in made]
 
 
 def test_fewer_trajectories_than_updates_make_fewer_updates() -> None:
@@ -53,8 +51,6 @@ def test_trajectories_over_the_token_budget_are_counted(tokens: int) -> None:
     """A row of n tokens has n - 1 inputs; one that does not fit is alone in a microbatch."""
     made = selection([5, 3, 2])
     over = sum(n + 1 > tokens for n in (5, 3, 2))
-    recipe = Recipe(
-        rl=RlConfig.model_construct(**RlConfig().model_dump() | {"tokens_per_microbatch": tokens})
-    )
+    recipe = Recipe(rl=RlConfig.model_construct(**RlConfig().model_dump() | {"tokens_per_microbatch": tokens}))
     micros = pack_updates(made, recipe, step=1)[0]
     assert sum(sum(m.lengths_S) > tokens for m in micros) == over

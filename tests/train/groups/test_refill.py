@@ -25,9 +25,7 @@ STAGE = StageConfig(steps=4, max_response_tokens=77, max_turns=5)
 SIZE = 2
 
 
-def open_live(
-    rl: RlConfig, *, num_tasks: int = len(NAMES), state: Any = None, journal: Any = None
-) -> LiveGroups:
+def open_live(rl: RlConfig, *, num_tasks: int = len(NAMES), state: Any = None, journal: Any = None) -> LiveGroups:
     tasks = [group(name, []).task for name in NAMES[:num_tasks]]
     recipe = Recipe(rl=rl)
     opened: Any = live_source(
@@ -38,9 +36,7 @@ def open_live(
 
 
 def refilled(rounds: int, tasks: int = 4) -> RlConfig:
-    return RlConfig(
-        tasks_per_step=tasks, rollouts_per_task=SIZE, group_size=SIZE, max_staleness=0, refill=rounds
-    )
+    return RlConfig(tasks_per_step=tasks, rollouts_per_task=SIZE, group_size=SIZE, max_staleness=0, refill=rounds)
 
 
 class Rollouts:
@@ -134,9 +130,7 @@ async def test_a_task_comes_once_in_a_step(rollouts: Callable[..., Rollouts]) ->
 
 
 @pytest.mark.parametrize("hang", [2, 4, 5, 7])
-async def test_a_step_killed_in_any_round_comes_as_if_it_was_not(
-    rollouts: Callable[..., Rollouts], hang: int
-) -> None:
+async def test_a_step_killed_in_any_round_comes_as_if_it_was_not(rollouts: Callable[..., Rollouts], hang: int) -> None:
     """Rounds of the places 0 to 3, 4 to 6 and 7; nothing that had ended is rolled out again."""
     made = rollouts({0, 1, 3, 5, 9}.__contains__)
     whole = open_live(refilled(2))

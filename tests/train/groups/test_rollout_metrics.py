@@ -7,12 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from rocstar.engine.types import (
-    Group,
-    Task,
-    ToolCall,
-    ToolResult,
-)
+from rocstar.engine.types import Group, Task, ToolCall, ToolResult
 from rocstar.train.algorithm.off_policy import Correction, correct, measure
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import select
@@ -116,14 +111,7 @@ def test_calls_are_counted_by_tool_and_a_made_up_name_is_none() -> None:
 
 
 def test_update_metrics_are_means_over_their_tokens() -> None:
-    stats = LossStats(
-        loss=0.6,
-        tokens=10,
-        entropy=5.0,
-        clipped_low=1,
-        clipped_high=2,
-        max_ratio=1.5,
-    )
+    stats = LossStats(loss=0.6, tokens=10, entropy=5.0, clipped_low=1, clipped_high=2, max_ratio=1.5)
     stats.grad_norms += [1.0, 3.0]
     old, rollout = torch.full((5,), -1.1), torch.full((5,), -1.0)
     behind = torch.tensor([True] * 2 + [False] * 3)

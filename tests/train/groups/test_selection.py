@@ -8,17 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT
-from rocstar.engine.types import (
-    Attempt,
-    Failed,
-    FinishReason,
-    Group,
-    Origin,
-    Scored,
-    Segment,
-    Task,
-    ToolCall,
-)
+from rocstar.engine.types import Attempt, Failed, FinishReason, Group, Origin, Scored, Segment, Task, ToolCall
 from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult, Status
 from rocstar.train.groups.selection import Selection, num_missing, penalty_of, select, stats_of
@@ -48,9 +38,7 @@ def test_the_ledger_has_every_trajectory_once(groups: list[Group], mode: str, ke
 
 
 @given(groups=batches, wanted=st.integers(0, 6), timeouts=st.sampled_from(["leave_out", "negative"]))
-def test_what_is_missing_is_what_the_selection_does_not_use(
-    groups: list[Group], wanted: int, timeouts: str
-) -> None:
+def test_what_is_missing_is_what_the_selection_does_not_use(groups: list[Group], wanted: int, timeouts: str) -> None:
     late = Failed(kind=POLICY_TIMEOUT, retryable=False, detail="")
     first = groups[0]
     timed_out = tuple(replace(t, outcome=late) for t in first.trajectories[:2]) + first.trajectories[2:]
@@ -178,8 +166,7 @@ async def test_the_penalty_counts_every_call_that_is_not_ok(status: str) -> None
     """Eq. 4 over what the tools answer: each status once, beside one call that is ok."""
     other = REFUSED.get(status) or call("beyond" if status == "too_many_calls" else status)
     tools = box(
-        {"ok": fake.ok("1"), "fine": fake.ok("1"), **ENDS},
-        max_parallel_calls=1 if status == "too_many_calls" else 2,
+        {"ok": fake.ok("1"), "fine": fake.ok("1"), **ENDS}, max_parallel_calls=1 if status == "too_many_calls" else 2
     )
     calls = (call("fine"), other)
     results = await execute(tools, *calls)
@@ -194,16 +181,7 @@ async def test_the_penalty_counts_every_call_that_is_not_ok(status: str) -> None
 
 def test_clean_positives_are_kept_more_often() -> None:
     """Two clean and two failing positives, one of each kept by `sort`: never a failing one."""
-    members = [
-        (1.0, 0, 1),
-        (1.0, 2, 0),
-        (1.0, 2, 0),
-        (1.0, 0, 1),
-        (0.0, 0, 1),
-        (0.0, 0, 1),
-        (0.0, 0, 1),
-        (0.0, 0, 1),
-    ]
+    members = [(1.0, 0, 1), (1.0, 2, 0), (1.0, 2, 0), (1.0, 0, 1), (0.0, 0, 1), (0.0, 0, 1), (0.0, 0, 1), (0.0, 0, 1)]
     selection = select([group("t", members)], config(4, 8, "sort"), seed=0, step=1)
     positives = [t for t in selection.kept if isinstance(t.outcome, Scored) and t.outcome.reward]
     assert [t.key.sibling for t in positives] == [0, 3]

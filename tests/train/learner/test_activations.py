@@ -76,8 +76,7 @@ def test_a_layer_that_is_run_again_keeps_its_input_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "tokens", "again"),
-    [("auto", 0, False), ("auto", 10**9, True), ("on", 0, True), ("off", 10**9, False)],
+    ("choice", "tokens", "again"), [("auto", 0, False), ("auto", 10**9, True), ("on", 0, True), ("off", 10**9, False)]
 )
 def test_auto_asks_whether_a_microbatch_fits(choice: Any, tokens: int, again: bool) -> None:
     config = ModelConfig(activation_checkpointing=choice)

@@ -154,14 +154,10 @@ def test_a_seed_gives_the_adapters_and_leaves_the_generator() -> None:
     one, two = made(is_trained=False), made(is_trained=False)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert_same_weights(one, two)
-    assert all(not p.any() for name, p in one.named_parameters() if "lora_B" in name), (
-        "nothing is changed yet"
-    )
+    assert all(not p.any() for name, p in one.named_parameters() if "lora_B" in name), "nothing is changed yet"
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.is_gradient_checkpointing. is deprecated"
-)  # peft asks transformers for it
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")  # peft asks transformers for it
 def test_what_is_saved_is_read_by_peft_and_by_us(tmp_path: Path) -> None:
     from peft import PeftModel
 
@@ -185,9 +181,7 @@ def test_what_is_saved_is_read_by_peft_and_by_us(tmp_path: Path) -> None:
         adapters.load_adapters(tmp_path / "nothing", other)
 
 
-def test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base(
-    tmp_path: Path,
-) -> None:
+def test_a_learner_begins_with_a_checkpoints_adapters_on_the_recipes_base(tmp_path: Path) -> None:
     base, folder = tmp_path / "base", tmp_path / "step_7"
     build_model(SCRATCH, 60, seed=3).save_pretrained(base)
     model = made()

@@ -63,16 +63,12 @@ def test_an_update_without_a_loss_token_is_left_out() -> None:
     both = pack_updates(selection, RECIPE, step=1)
     assert len(both) == 2
     names = {name for micro in both[0] for name in micro.names_S}
-    kept = [
-        trajectory(t.key.sibling, 1.0, num_tokens=0) if str(t.key) in names else t for t in selection.kept
-    ]
+    kept = [trajectory(t.key.sibling, 1.0, num_tokens=0) if str(t.key) in names else t for t in selection.kept]
     left = pack_updates(dataclasses.replace(selection, kept=kept), RECIPE, step=1)
     assert [[m.names_S for m in micros] for micros in left] == [[m.names_S for m in both[1]]]
 
 
-def test_a_batch_with_an_advantage_that_is_no_number_ends_the_run_and_is_left_on_disk(
-    tmp_path: Path,
-) -> None:
+def test_a_batch_with_an_advantage_that_is_no_number_ends_the_run_and_is_left_on_disk(tmp_path: Path) -> None:
     """Before anything is made of it: there is no loss to tell, only where the value lies."""
     selection = selected([1.0, 0.0, 1.0, 0.0])
     advantages = [math.nan, *selection.advantages[1:]]

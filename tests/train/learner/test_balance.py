@@ -14,11 +14,7 @@ from ...fakes.tiny import make_example
 LIKE_14B = Cost(per_token=2 * 13.2e9, per_pair=4.0 * 40 * 5120, per_target=2.0 * 5120 * 151936)
 
 
-@given(
-    sizes=st.lists(st.integers(1, 90), max_size=60),
-    room=st.integers(1, 100),
-    ranks=st.integers(1, 9),
-)
+@given(sizes=st.lists(st.integers(1, 90), max_size=60), room=st.integers(1, 100), ranks=st.integers(1, 9))
 def test_every_item_is_in_one_bin_and_bins_keep_their_room(sizes: list[int], room: int, ranks: int) -> None:
     bins = balance(sizes, list(map(float, sizes)), room=room, ranks=ranks)
     assert sorted(k for one in bins for k in one) == list(range(len(sizes)))

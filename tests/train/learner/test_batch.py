@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.types import Origin, Trajectory
-from rocstar.train.learner.batch import (
-    MicroBatch,
-    empty_microbatch,
-    pack,
-    policy_examples,
-    share_out,
-    split_updates,
-)
+from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack, policy_examples, share_out, split_updates
 from rocstar.train.learner.example import Example
 from tests.fakes.tiny import make_example
 from tests.fakes.trajectories import FakeTurn, make_trajectory
@@ -45,9 +38,7 @@ def examples_of(batch: list[list[int]]) -> list[Example]:
 
 
 @given(batch=batches_of_masks, budget=st.integers(1, 64))
-def test_every_loss_token_is_packed_once_with_all_that_belongs_to_it(
-    batch: list[list[int]], budget: int
-) -> None:
+def test_every_loss_token_is_packed_once_with_all_that_belongs_to_it(batch: list[list[int]], budget: int) -> None:
     examples = examples_of(batch)
     expected = {
         (token, example.advantage)
@@ -62,9 +53,7 @@ def test_every_loss_token_is_packed_once_with_all_that_belongs_to_it(
         # The predictor is the token before, at its own place in its own sequence.
         assert (micro.ids_I[micro.rows_T] + 1).tolist() == micro.targets_T.tolist()
         assert micro.weights_T.tolist() == pytest.approx([i / 1000 for i in micro.targets_T.tolist()])
-        assert micro.rollout_logprobs_T.tolist() == pytest.approx(
-            [-i / 100 for i in micro.targets_T.tolist()]
-        )
+        assert micro.rollout_logprobs_T.tolist() == pytest.approx([-i / 100 for i in micro.targets_T.tolist()])
     assert len(seen) == len(set(seen)) and set(seen) == expected
 
 
@@ -181,18 +170,13 @@ turns = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, ma
 
 def with_tools(turn_lengths: list[tuple[int, int]]) -> Trajectory:
     numbers = count()
-    made = [
-        FakeTurn(ids=[*islice(numbers, policy)], answer=[*islice(numbers, tool)])
-        for policy, tool in turn_lengths
-    ]
+    made = [FakeTurn(ids=[*islice(numbers, policy)], answer=[*islice(numbers, tool)]) for policy, tool in turn_lengths]
     made[-1] = FakeTurn(ids=made[-1].ids)
     return make_trajectory(*made, prompt=(0, 1, 2))
 
 
 @given(batch=st.lists(turns, min_size=1, max_size=6))
-def test_only_what_the_policy_wrote_has_weight_and_the_weights_sum_to_one(
-    batch: list[list[tuple[int, int]]],
-) -> None:
+def test_only_what_the_policy_wrote_has_weight_and_the_weights_sum_to_one(batch: list[list[tuple[int, int]]]) -> None:
     trajectories = [with_tools(lengths) for lengths in batch]
     advantages = [float(k) for k in range(len(batch))]
     examples = policy_examples(trajectories, advantages)

@@ -93,9 +93,7 @@ def test_training_goes_on_bit_for_bit(write: Callable[..., Path], spec: OptimSpe
     assert_same_weights(resumed.model, whole.model)
 
 
-def test_a_checkpoint_with_one_parameter_group_goes_on_in_the_groups_of_the_recipe(
-    write: Callable[..., Path],
-) -> None:
+def test_a_checkpoint_with_one_parameter_group_goes_on_in_the_groups_of_the_recipe(write: Callable[..., Path]) -> None:
     """Checkpoints of before norms were without decay have one; decay and betas may change at a resume."""
     one, spec = learner(ADAMW), replace(ADAMW, weight_decay=0.2, betas=(0.8, 0.9))
     together = torch.optim.AdamW(one.model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)

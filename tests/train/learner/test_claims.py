@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from rocstar.train.learner.checkpoint import load_progress
 from rocstar.train.learner.claims import check_folder, read_config
@@ -126,10 +121,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "surplus layer": (config(num_hidden_layers=2, layer_types="del"), "layers.2.input.* has no place"),
     "missing layer": (config(num_hidden_layers=4, layer_types="del"), "layers.3.* and 8 more, which no"),
     "no layer": (config(num_hidden_layers=0, layer_types="del"), "num_hidden_layers = 0; a model has 1 to"),
-    "wrong shape": (
-        weights(model__norm__weight=torch.ones(31)),
-        r"norm.weight is \[31\], .* asks for \[32\]",
-    ),
+    "wrong shape": (weights(model__norm__weight=torch.ones(31)), r"norm.weight is \[31\], .* asks for \[32\]"),
     "vocabulary": (config(vocab_size=320), r"embed_tokens.weight is \[300, 32\].* asks for \[320, 32\]"),
     "ties another head": (weights(lm_head__weight=torch.zeros(300, 32)), "ties lm_head.weight to model"),
     "unties the head": (config(tie_word_embeddings=False), "asks for lm_head.weight, which"),
@@ -155,20 +147,11 @@ WRONG: dict[str, tuple[Change, str]] = {
     "adapters": (edited("adapter_config.json", peft_type="LORA"), "holds adapters .*merge them"),
     "pickles": (pickled, r"lacks the weights model.safetensors \(pytorch_model.bin: pickles are not read"),
     "no weights": (lambda folder: (folder / SINGLE).unlink(), "lacks the weights model.safetensors"),
-    "broken link": (
-        lambda f: ((f / SINGLE).unlink(), (f / SINGLE).symlink_to("gone")),
-        "lacks the weights model",
-    ),
+    "broken link": (lambda f: ((f / SINGLE).unlink(), (f / SINGLE).symlink_to("gone")), "lacks the weights model"),
     "cut": (cut, r"model.safetensors' cannot be loaded"),
-    "stray file": (
-        lambda f: save_file({"a": torch.ones(1)}, f / "b.safetensors"),
-        "b.safetensors is not in",
-    ),
+    "stray file": (lambda f: save_file({"a": torch.ones(1)}, f / "b.safetensors"), "b.safetensors is not in"),
     "two models": (edited(INDEX, weight_map={LOST: "a.safetensors"}), "lacks the weights a.safetensors"),
-    "index leads outside": (
-        edited(INDEX, weight_map={LOST: "../a.safetensors"}),
-        r"names '../a.safetensors'",
-    ),
+    "index leads outside": (edited(INDEX, weight_map={LOST: "../a.safetensors"}), r"names '../a.safetensors'"),
     "index of nothing": (edited(INDEX, weight_map={}), "has no weight_map"),
 }
 """Changes of a folder with one file, and the error."""
@@ -176,10 +159,7 @@ WRONG_SHARDS: dict[str, tuple[Change, str]] = {
     "lost shard": (lambda f: shard_of(f, LOST).unlink(), r"lacks the weights model-0000\d-of"),
     "tensor not in its shard": (without_in_shard, rf"the index places {LOST} in model-.*, which has no such"),
     "tensor in two shards": (twice_in_shards, rf"{LOST} in model-.* and in another file"),
-    "unlisted tensor": (
-        lambda f: index_of(f, lambda m: m.pop(LOST)),
-        rf"has {LOST}, which the index does not",
-    ),
+    "unlisted tensor": (lambda f: index_of(f, lambda m: m.pop(LOST)), rf"has {LOST}, which the index does not"),
     "unlisted shard": (
         lambda f: save_file({"model.norm.weight": torch.ones(32)}, f / "model-00009-of-00009.safetensors"),
         "model-00009-of-00009.safetensors is not in the index",
@@ -309,9 +289,7 @@ def test_a_configuration_that_no_model_has_is_refused(tmp_path: Path, fields: di
         load_model(str(tmp_path), "float32")
 
 
-@pytest.mark.parametrize(
-    "text", [b"\xff", b"[" * 100_000, b"[]", b'{"num_hidden_layers": ' + b"9" * 5000 + b"}"]
-)
+@pytest.mark.parametrize("text", [b"\xff", b"[" * 100_000, b"[]", b'{"num_hidden_layers": ' + b"9" * 5000 + b"}"])
 def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(ConfigError, match=r"config\.json"):

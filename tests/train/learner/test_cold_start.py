@@ -111,9 +111,7 @@ async def test_it_goes_on_with_the_same_bits(
         assert row | {"time_s": 0} == other_row | {"time_s": 0}
 
 
-async def test_the_loss_falls_at_every_step(
-    chat: ChatFormat, tmp_path: Path, thread: ThreadPoolExecutor
-) -> None:
+async def test_the_loss_falls_at_every_step(chat: ChatFormat, tmp_path: Path, thread: ThreadPoolExecutor) -> None:
     await learn(chat, tmp_path, thread, optimizer="adamw")
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, 9))
@@ -167,9 +165,7 @@ def test_it_is_gone_when_the_runs_first_checkpoint_is_whole(tmp_path: Path) -> N
     assert not cold_start_of(tmp_path).exists() and order.directory.exists()
 
 
-async def test_other_conversations_are_refused(
-    chat: ChatFormat, tmp_path: Path, thread: ThreadPoolExecutor
-) -> None:
+async def test_other_conversations_are_refused(chat: ChatFormat, tmp_path: Path, thread: ThreadPoolExecutor) -> None:
     with pytest.raises(KeyboardInterrupt):
         await learn(chat, tmp_path, thread, dies_at=4)
     saved = checkpoint.latest(cold_start_of(tmp_path))

@@ -71,9 +71,7 @@ def test_the_setting_is_as_before_afterwards(wanted: bool) -> None:
 
 
 @pytest.mark.parametrize("chosen", [None, ":16:8"])
-def test_on_a_gpu_nothing_may_be_nondeterministic(
-    chosen: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_nothing_may_be_nondeterministic(chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch only warns, attention's backward adds up in any order, and so does cuBLAS."""
     monkeypatch.delenv(VARIABLE, raising=False)
     if chosen:

@@ -82,9 +82,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("export") / "run"
     tokenizer = make_tokenizer(BYTES)
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(**SHAPE, head_dim=8, vocab_size=len(tokenizer), tie_word_embeddings=True)
-    )
+    model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8, vocab_size=len(tokenizer), tie_word_embeddings=True))
     save(run / "checkpoints" / "step_3", model, tokenizer)
     shutil.copytree(run / "checkpoints" / "step_3", run / "checkpoints" / "step_4")
     (run / "checkpoints" / "step_3" / "COMPLETE").touch()

@@ -44,9 +44,7 @@ def test_a_gguf_file_becomes_a_hugging_face_directory(gguf_file: Path, tmp_path:
 
     model = AutoModelForCausalLM.from_pretrained(out)
     tokenizer = AutoTokenizer.from_pretrained(out)
-    original = AutoModelForCausalLM.from_pretrained(
-        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
-    )
+    original = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
     assert model.dtype == torch.bfloat16
     assert tokenizer.chat_template == TEMPLATE
     assert (model.generation_config.eos_token_id, model.generation_config.pad_token_id) == (2, 2)
@@ -109,9 +107,7 @@ def test_an_installed_package_is_searched(tmp_path: Path, monkeypatch: pytest.Mo
         def locate_file(self, member: str) -> Path:
             return tmp_path / member
 
-    monkeypatch.setattr(
-        importlib.metadata, "files", lambda _: [PurePosixPath("p/a.py"), PurePosixPath("p/a.gguf")]
-    )
+    monkeypatch.setattr(importlib.metadata, "files", lambda _: [PurePosixPath("p/a.py"), PurePosixPath("p/a.gguf")])
     monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Distribution())
     assert locate_gguf("p", tmp_path) == tmp_path / "p" / "a.gguf"
 

@@ -29,13 +29,7 @@ from ...fakes.tiny import ADAMW, SCRATCH, make_example, scale_matrices
 
 VOCAB = 40
 SETTINGS = LossSettings(temperature=0.7, clip_low=0.2, clip_high=0.28, correction=Correction.none)
-MASKS = (
-    [0, 0, 0, 1, 1, 0, 0, 1],
-    [0, 1, 1, 1],
-    [0, 0, 1, 0, 0, 0, 0, 0, 1, 1, 1],
-    [0, 0, 1, 1, 0],
-    [0, 0, 0, 1],
-)
+MASKS = ([0, 0, 0, 1, 1, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0], [0, 0, 0, 1])
 
 
 def model(seed: int = 0) -> PreTrainedModel:
@@ -60,9 +54,7 @@ def examples() -> list[Example]:
     for k, mask in enumerate(MASKS):
         ids = torch.randint(VOCAB, (len(mask),), generator=generator).tolist()
         logprobs, advantage = [-1.0 if m else None for m in mask], [1.2, -0.7, 0.4, -1.5, 0.9][k]
-        one = make_example(
-            ids, mask, weight=1 / total, rollout_logprobs=logprobs, advantage=advantage, name=str(k)
-        )
+        one = make_example(ids, mask, weight=1 / total, rollout_logprobs=logprobs, advantage=advantage, name=str(k))
         made.append(one)
     return made
 
@@ -192,9 +184,7 @@ def test_a_tool_token_has_no_say_in_the_loss(monkeypatch: pytest.MonkeyPatch) ->
             dataclasses.replace(
                 example,
                 weights=[w if m else 7.0 for w, m in zip(example.weights, is_loss, strict=True)],
-                rollout_logprobs=[
-                    p if m else -9.0 for p, m in zip(example.rollout_logprobs, is_loss, strict=True)
-                ],
+                rollout_logprobs=[p if m else -9.0 for p, m in zip(example.rollout_logprobs, is_loss, strict=True)],
             )
         )
     found = []
@@ -300,9 +290,7 @@ def test_the_imitation_loss_is_the_weighted_cross_entropy() -> None:
         lambda made, micros: made.policy_step([micros[:1], micros[1:]], settings("sequence")),
     ],
 )
-def test_a_gradient_that_is_not_finite_changes_nothing(
-    step: Callable[[Learner, list[MicroBatch]], object],
-) -> None:
+def test_a_gradient_that_is_not_finite_changes_nothing(step: Callable[[Learner, list[MicroBatch]], object]) -> None:
     made = learner()
     good = pack(examples(), tokens_per_microbatch=1000)
     made.imitation_step(good)
@@ -313,9 +301,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(
         made.model.get_submodule("model.norm").weight[3] = before["model.norm.weight"][3] = math.nan
     with pytest.raises(NonFiniteGradientError, match="no weight was changed") as stopped:
         step(made, pack(examples(), tokens_per_microbatch=16))
-    assert all(
-        torch.equal(p.nan_to_num(7), before[n].nan_to_num(7)) for n, p in made.model.named_parameters()
-    )
+    assert all(torch.equal(p.nan_to_num(7), before[n].nan_to_num(7)) for n, p in made.model.named_parameters())
     for now, then in zip(made.optimizers.optimizers[0].state.values(), state, strict=True):
         assert all(torch.equal(now[k], then[k]) for k in then)
     assert made.optimizers.schedule_state() == lr
@@ -410,10 +396,7 @@ def test_who_watches_sees_how_many_microbatches_are_gone_through(monkeypatch: py
         return through(*arguments)
 
     monkeypatch.setattr(PolicyModel, "__call__", watched)
-    first, second = (
-        pack(examples()[:3], tokens_per_microbatch=12),
-        pack(examples()[3:], tokens_per_microbatch=6),
-    )
+    first, second = (pack(examples()[:3], tokens_per_microbatch=12), pack(examples()[3:], tokens_per_microbatch=6))
     total = len(first) + 2 * len(second)
     made.policy_step([first, second], SETTINGS)
     assert len(first) > 1 and seen == [(done, total) for done in range(total)]
@@ -445,9 +428,7 @@ def with_rollout(made: Learner, gap: float) -> list[Example]:
     return changed
 
 
-def settings(
-    correction: str, *, cap: float = 2.0, floor: float = 0.5, gate: Gate | None = None
-) -> LossSettings:
+def settings(correction: str, *, cap: float = 2.0, floor: float = 0.5, gate: Gate | None = None) -> LossSettings:
     return dataclasses.replace(SETTINGS, correction=Correction(correction), cap=cap, floor=floor, gate=gate)
 
 

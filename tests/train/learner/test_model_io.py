@@ -87,8 +87,7 @@ def test_weights_lie_where_torch_would_put_them(directory: Path, dtype: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("missing", "words"),
-    [("config.json", "no config.json"), ("tokenizer.json", "no tokenizer; copy tokenizer.json")],
+    ("missing", "words"), [("config.json", "no config.json"), ("tokenizer.json", "no tokenizer; copy tokenizer.json")]
 )
 def test_what_is_missing_is_named(directory: Path, missing: str, words: str) -> None:
     (directory / missing).unlink()
@@ -155,11 +154,7 @@ def test_a_name_that_nobody_has_is_asked_for_once(
     monkeypatch.setattr(hub, "exists", exists)
     for loader in (model_io.AutoConfig, model_io.AutoTokenizer, model_io.AutoModelForCausalLM):
         monkeypatch.setattr(loader, "from_pretrained", lambda *_, **__: pytest.fail("it was loaded"))
-    for ask in (
-        check_can_load,
-        lambda name: TokenScorer(name, threads=1),
-        lambda name: with_model(Recipe(), name),
-    ):
+    for ask in (check_can_load, lambda name: TokenScorer(name, threads=1), lambda name: with_model(Recipe(), name)):
         asked.clear()
         with pytest.raises(ConfigError, match=f"nobody/nothing.*{words}"):
             ask("nobody/nothing")

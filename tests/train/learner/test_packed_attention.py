@@ -200,9 +200,7 @@ def test_index_tensors_are_moved_once() -> None:
     moves = []
 
     class Moves(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
             if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("device"):
                 moves.append(kwargs["device"].type)
             return func(*args, **(kwargs or {}))
@@ -261,9 +259,7 @@ def test_padding_is_a_small_part_and_calls_are_few(sizes: list[tuple[int, int]])
         path = shared_S[-1] + own
     parts = packed_attention._parts(lengths_S, shared_S)
     buckets = packed_attention._buckets(parts)
-    assert sorted(int(p.rows[0]) for bucket in buckets for p in bucket) == sorted(
-        int(p.rows[0]) for p in parts
-    )
+    assert sorted(int(p.rows[0]) for bucket in buckets for p in bucket) == sorted(int(p.rows[0]) for p in parts)
     for bucket in buckets:
         real = sum(p.num_scores for p in bucket)
         computed = len(bucket) * max(len(p.rows) for p in bucket) * max(len(p.path) for p in bucket)

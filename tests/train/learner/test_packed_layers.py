@@ -47,9 +47,7 @@ def made(family: str) -> PreTrainedModel:
     return model
 
 
-def packed_hidden(
-    model: Any, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, list[list[int]], list[int]]:
+def packed_hidden(model: Any, dtype: torch.dtype = torch.float32) -> tuple[Tensor, list[list[int]], list[int]]:
     """Hidden states of the kept tokens; every sequence's ids; what was kept, as (sequence, end) by number."""
     ids = torch.randint(0, 60, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1)).tolist()
     positions, rows, start = [], list[list[int]](), 0

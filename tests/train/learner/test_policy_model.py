@@ -84,8 +84,7 @@ def counted_runs(model: PreTrainedModel, is_packed: bool, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("config", "kind", "is_packed"),
-    [(Qwen3Config, Qwen3ForCausalLM, True), (Olmo2Config, Olmo2ForCausalLM, False)],
+    ("config", "kind", "is_packed"), [(Qwen3Config, Qwen3ForCausalLM, True), (Olmo2Config, Olmo2ForCausalLM, False)]
 )
 def test_checkpointed_layers_run_again_in_backward_and_change_no_gradient(
     config: Any, kind: Any, is_packed: bool, monkeypatch: pytest.MonkeyPatch

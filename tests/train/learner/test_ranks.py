@@ -41,9 +41,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], *, atol: float)
         torch.testing.assert_close(weight, expected["weights"][name], rtol=0, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("qwen3 tied", 2), ("qwen3 tied", 4), ("llama", 2), ("llama tied", 2)]
-)
+@pytest.mark.parametrize(("name", "size"), [("qwen3 tied", 2), ("qwen3 tied", 4), ("llama", 2), ("llama tied", 2)])
 def test_ranks_learn_what_one_process_learns(learned: Learned, name: str, size: int) -> None:
     expected = learned[name, 1]
     assert len(expected["grad_norms"]) == 5 and min(expected["grad_norms"]) > 0.01
@@ -139,13 +137,10 @@ def test_what_is_not_finite_stops_all_ranks_and_rank_0_has_every_microbatch(lear
 def test_what_one_rank_alone_cannot_use_stops_all_of_them_before_any_work(learned: Learned) -> None:
     """The value lies in a microbatch of the last rank; rank 0 names it and has the microbatches of all."""
     for (name, size), result in learned.items():
-        for what, stopped in zip(
-            ("advantages", "rollout_logprobs", "weights"), result["spoiled"], strict=True
-        ):
+        for what, stopped in zip(("advantages", "rollout_logprobs", "weights"), result["spoiled"], strict=True):
             assert stopped is not None, (name, size, what)
             assert stopped["message"] == (
-                "a value that is not finite, or an id outside the vocabulary of 40, "
-                f"in {what}; no weight was changed"
+                f"a value that is not finite, or an id outside the vocabulary of 40, in {what}; no weight was changed"
             )
             assert stopped["names"] == sorted(f"0/{k}" for k in range(12))
             assert len(stopped["bad"]) == 1 and set(stopped["norms"]) == {None}

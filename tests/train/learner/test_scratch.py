@@ -56,9 +56,7 @@ def test_special_tokens_come_first_and_are_one_token_each(tokenizer: PreTrainedT
     assert tokenizer.chat_template == TEMPLATE
 
 
-def test_decoding_keeps_markup_and_drops_control_tokens_only_when_asked(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
+def test_decoding_keeps_markup_and_drops_control_tokens_only_when_asked(tokenizer: PreTrainedTokenizerFast) -> None:
     ids = encode(tokenizer, TEXTS[0])
     assert tokenizer.decode(ids) == TEXTS[0]
     text = tokenizer.decode(ids, skip_special_tokens=True)

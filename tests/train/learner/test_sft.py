@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.train.learner.sft import (
-    Conversation,
-    batches,
-    examples,
-    read_conversations,
-    tokenise,
-)
+from rocstar.train.learner.sft import Conversation, batches, examples, read_conversations, tokenise
 from rocstar.train.recipe.errors import ConfigError
 
 
@@ -29,9 +23,7 @@ lengths = st.lists(st.integers(2, 40), min_size=1, max_size=80)
 
 
 @given(sizes=lengths, batch_size=st.integers(1, 9), steps=st.integers(0, 40), seed=st.integers(0, 3))
-def test_an_epoch_shows_every_conversation_once(
-    sizes: list[int], batch_size: int, steps: int, seed: int
-) -> None:
+def test_an_epoch_shows_every_conversation_once(sizes: list[int], batch_size: int, steps: int, seed: int) -> None:
     conversations = [conversation(n) for n in sizes]
     plan = batches(conversations, batch_size=batch_size, steps=steps, rng=random.Random(seed))
     assert len(plan) == steps
@@ -115,9 +107,7 @@ def test_a_row_without_tools_shows_those_of_the_recipe_or_none(tmp_path: Path, c
     assert [name in text for text in shown] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"), [(b"\n\n", "holds no conversation"), (b"\xff\xfe{}", "cannot read")]
-)
+@pytest.mark.parametrize(("content", "words"), [(b"\n\n", "holds no conversation"), (b"\xff\xfe{}", "cannot read")])
 def test_a_file_that_is_empty_or_no_text(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_bytes(content)

@@ -66,9 +66,7 @@ def test_together_they_give_the_gradient_of_each_row_by_itself(examples: list[Ex
     apart = gradient(made, [micro for e in examples for micro in pack([e], tokens_per_microbatch=8192)])
     assert together.keys() == apart.keys()
     for name, expected in apart.items():
-        torch.testing.assert_close(
-            together[name], expected, atol=1e-6, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        torch.testing.assert_close(together[name], expected, atol=1e-6, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("common", [0, 1, 7, 8, 9])

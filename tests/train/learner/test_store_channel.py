@@ -61,15 +61,12 @@ def team_of(world: World) -> LearnerTeam:
         return LearnerTeam(build_model(SCRATCH, 40, seed=0), world, thread)
 
 
-def test_commands_reach_every_serving_node_and_their_replies_come_back(
-    lines: list[StoreChannel],
-) -> None:
+def test_commands_reach_every_serving_node_and_their_replies_come_back(lines: list[StoreChannel]) -> None:
     home, *others = lines
     team = team_of(World(rank=0, size=1, servers=2, line=home))
     with ThreadPoolExecutor(2) as threads:
         lives = [
-            threads.submit(follow_commands, line, rank, execute)
-            for line, rank in zip(others, SERVERS, strict=True)
+            threads.submit(follow_commands, line, rank, execute) for line, rank in zip(others, SERVERS, strict=True)
         ]
         for word in (GOOD, OpenNode()):
             found = team.command_nodes(word)
@@ -93,17 +90,13 @@ def test_rank_0_does_not_end_before_its_last_word_was_heard(lines: list[StoreCha
         assert ending.result(60) is None
 
 
-@pytest.mark.parametrize(
-    ("lives", "told"), [(False, "not shown life"), (True, "lives, and has not answered")]
-)
+@pytest.mark.parametrize(("lives", "told"), [(False, "not shown life"), (True, "lives, and has not answered")])
 def test_rank_0_waits_for_a_node_as_long_as_it_lives_and_has_time(store: Any, lives: bool, told: str) -> None:
     """A torchrun does not hear of the end of another node's."""
     now = iter([0.0, *(REPLY_S * k for k in range(99))])
     beat_s = 0.001
     silent_s = 1e9 if lives else 0.0
-    home = StoreChannel(
-        store, rank=0, servers=SERVERS, beat_s=beat_s, silent_s=silent_s, clock=lambda: next(now)
-    )
+    home = StoreChannel(store, rank=0, servers=SERVERS, beat_s=beat_s, silent_s=silent_s, clock=lambda: next(now))
     home.tell("walk")
     with pytest.raises(ServerLost, match=f"the node of rank 3, which only serves, is gone: it .*{told}"):
         home.replies()
@@ -142,14 +135,7 @@ def test_a_node_that_only_serves_ends_when_rank_0_is_gone(store: Any) -> None:
 def test_words_travel_as_json_and_nothing_else_is_read() -> None:
     """The store has no password: what lies there must not be able to run code here."""
     serve = ServeVersion(version=3, folder=Path("/w"), is_live=True, reference=([1], [0.5]))
-    for word in (
-        None,
-        "text",
-        Start(path="p", token="t"),
-        serve,
-        OpenNode(),
-        RankReply(rank=1, answer=serve),
-    ):
+    for word in (None, "text", Start(path="p", token="t"), serve, OpenNode(), RankReply(rank=1, answer=serve)):
         assert decoded(encoded(word).encode()) == word
     with pytest.raises(TypeError, match="object"):
         encoded(object())

@@ -20,13 +20,7 @@ from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.team import LearnerTeam, NodeCommandError, check_replies
 from rocstar.train.learner.world import World
 from rocstar.train.publish import rank_commands
-from rocstar.train.publish.rank_commands import (
-    FullWeights,
-    PublishError,
-    SendWeights,
-    weight_shapes,
-    weight_source,
-)
+from rocstar.train.publish.rank_commands import FullWeights, PublishError, SendWeights, weight_shapes, weight_source
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.model_config import ModelConfig
 
@@ -38,9 +32,7 @@ ALONE = World(rank=0, size=1)
 
 @pytest.fixture
 def team_of(thread: ThreadPoolExecutor) -> Callable[..., LearnerTeam]:
-    return lambda *config, **options: LearnerTeam(
-        build_model(SCRATCH, 40, seed=0), ALONE, thread, *config, **options
-    )
+    return lambda *config, **options: LearnerTeam(build_model(SCRATCH, 40, seed=0), ALONE, thread, *config, **options)
 
 
 async def test_one_process_shares_its_weights_with_the_engine(team_of: Callable[..., LearnerTeam]) -> None:

@@ -20,9 +20,7 @@ from .test_learner import MASKS, SETTINGS, examples, learner, settings
 FRAMES = "step_000007.columns"
 
 
-def marked(
-    made: Learner, updates: list[list[MicroBatch]], given: object = SETTINGS
-) -> dict[str, LearnedTokens]:
+def marked(made: Learner, updates: list[list[MicroBatch]], given: object = SETTINGS) -> dict[str, LearnedTokens]:
     made.token_stats = token_stats = TokenStatsBuffer()
     made.policy_step(updates, given)  # type: ignore[arg-type]
     return token_stats.by_name

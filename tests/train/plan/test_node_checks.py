@@ -65,9 +65,7 @@ def test_a_node_that_has_everything_is_fit() -> None:
         ({"versions": GOOD.versions | {"torch": "2.9.1"}}, "versions", 2, "torch 2.9.1"),
     ],
 )
-def test_what_is_missing_is_told_with_its_fix(
-    change: dict[str, Any], name: str, code: int, words: str
-) -> None:
+def test_what_is_missing_is_told_with_its_fix(change: dict[str, Any], name: str, code: int, words: str) -> None:
     checks = check_node(dataclasses.replace(GOOD, **change), nodes=8, gpus=8)
     (wrong,) = [one for one in checks if one.fix]
     assert wrong.name == name and words in wrong.found and exit_code(checks) == code
@@ -156,10 +154,7 @@ def test_a_node_that_only_serves_needs_other_gpus(
     ],
 )
 def test_a_mistake_is_one_line(
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_facts, "gather_node", lambda ports: GOOD)
     try:

@@ -101,12 +101,8 @@ def test_every_node_has_its_command(nodes: int, ranks: int) -> None:
     plan = plan_of(recipe_of(ModelConfig(scratch=SCRATCH)), machines)
     commands = [line for line in plan.splitlines() if "rocstar" in line and "r.toml" in line]
     if nodes > 1:
-        assert [re.findall(r"--node-rank=(\d+)", line) for line in commands] == [
-            [str(k)] for k in range(nodes)
-        ]
-        assert all(
-            f"--nnodes={nodes} " in line and f" --nproc-per-node={ranks} " in line for line in commands
-        )
+        assert [re.findall(r"--node-rank=(\d+)", line) for line in commands] == [[str(k)] for k in range(nodes)]
+        assert all(f"--nnodes={nodes} " in line and f" --nproc-per-node={ranks} " in line for line in commands)
     elif ranks > 1:
         assert len(commands) == 1 and f"--nproc-per-node={ranks}" in commands[0]
     else:

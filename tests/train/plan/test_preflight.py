@@ -50,9 +50,7 @@ BOXED, BARE = "<answer>\\boxed{2}</answer>", "It is 2."
 
 
 @pytest.mark.parametrize(("bare", "refused"), [(0, False), (1, False), (2, True)])
-def test_conversations_that_contradict_their_prompt_are_counted(
-    folder: Path, bare: int, refused: bool
-) -> None:
+def test_conversations_that_contradict_their_prompt_are_counted(folder: Path, bare: int, refused: bool) -> None:
     """The template "compact" demands an answer in both forms; 1 in 100 may lack it."""
     (folder / "chat.jsonl").write_text(talks(*[BARE] * bare, *[BOXED] * (100 - bare)))
     found = check_start(recipe(), folder / "run", dry=True)
@@ -172,9 +170,7 @@ LACKING = (
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_all_that_is_missing_is_told_at_once(
-    folder: Path, dry: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_is_missing_is_told_at_once(folder: Path, dry: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trackio", None)
     monkeypatch.setenv("ROCSTAR_SGLANG_PYTHON", "/gone/python")
     monkeypatch.setattr("os.access", lambda *_: False)
@@ -207,9 +203,7 @@ def test_the_command_lists_it_line_by_line_and_still_prints_the_plan(
 
 
 @pytest.mark.parametrize("verb", [["eval"], ["rollout", "--out", "gone/x.jsonl"]])
-def test_eval_and_rollout_rehearse_too(
-    folder: Path, verb: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_eval_and_rollout_rehearse_too(folder: Path, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb[0], "quickstart", *verb[1:], "--model=./gone", "--dry-run", "--json"]) == 2
     shown = json.loads(capsys.readouterr().out)
     assert "./gone" in shown["problems"][0] and len(shown["problems"]) == len(verb[:2])
@@ -220,9 +214,7 @@ def test_a_name_that_the_hub_cannot_be_asked_about_is_said_not_failed(
 ) -> None:
     monkeypatch.delenv("ROCSTAR_DATA_DIR", raising=False)
     monkeypatch.setattr(hub, "exists", offline)
-    named = recipe(
-        model={"path": "owner/model", "template": "compact"}, eval={"data": {"source": "hub:owner/data"}}
-    )
+    named = recipe(model={"path": "owner/model", "template": "compact"}, eval={"data": {"source": "hub:owner/data"}})
     found = check_start(named, folder / "run", dry=True)
     assert found.problems == []
     assert [line.partition(" ")[0] for line in found.unknown] == ["model.path", "eval.0.data"]
@@ -237,9 +229,7 @@ def test_a_name_that_the_hub_cannot_be_asked_about_is_said_not_failed(
 def test_a_name_that_is_not_on_the_hub_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "exists", lambda *_: False)
     found = check_start(
-        recipe(model={"path": "owner/model"}, eval={"data": {"source": "hub:owner/data"}}),
-        folder / "run",
-        dry=True,
+        recipe(model={"path": "owner/model"}, eval={"data": {"source": "hub:owner/data"}}), folder / "run", dry=True
     )
     assert len(found.problems) == 2 and all("shows no such" in problem for problem in found.problems)
 
@@ -249,9 +239,7 @@ def test_what_lies_in_the_data_folder_needs_no_hub(folder: Path, monkeypatch: py
     (folder / "owner" / "data").mkdir(parents=True)
     (folder / "owner" / "data" / "test.jsonl").write_text('{"question": "2?", "answer": "2"}\n')
     monkeypatch.setenv("ROCSTAR_DATA_DIR", str(folder))
-    found = check_start(
-        recipe(eval={"data": {"source": "hub:owner/data", "split": "test"}}), folder / "run", dry=True
-    )
+    found = check_start(recipe(eval={"data": {"source": "hub:owner/data", "split": "test"}}), folder / "run", dry=True)
     assert (found.problems, found.unknown) == ([], [])
 
 
@@ -292,8 +280,7 @@ def test_a_model_without_weights_is_no_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "last", "keep_every", "peak"),
-    [(0, 2, 0, 2), (1, 2, 0, 4), (5, 1, 0, 3), (1, 1, 5, 4), (1, 100, 0, 11)],
+    ("every", "last", "keep_every", "peak"), [(0, 2, 0, 2), (1, 2, 0, 4), (5, 1, 0, 3), (1, 1, 5, 4), (1, 100, 0, 11)]
 )
 def test_checkpoints_that_lie_there_at_one_time(every: int, last: int, keep_every: int, peak: int) -> None:
     config = {"every": every, "keep_last": last, "keep_every": keep_every}
@@ -341,9 +328,7 @@ def test_a_start_that_lacks_something_downloads_no_set(folder: Path) -> None:
 
 
 def test_a_redis_without_its_client_is_told_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        preflight, "missing_extra_message", lambda who, extra: f"{who} needs redis of {extra}"
-    )
+    monkeypatch.setattr(preflight, "missing_extra_message", lambda who, extra: f"{who} needs redis of {extra}")
     with pytest.raises(ConfigError, match=r"^tool.sandbox = 'redis' needs redis of fabric$"):
         preflight.check_redis("redis://127.0.0.1:1")
 
@@ -363,10 +348,7 @@ def test_a_row_whose_calls_are_not_read_back_is_named(folder: Path, code: str, p
     """XML has no escapes, so that not every program can be written in it."""
     call = {"function": {"name": "python_code_with_standard_io", "arguments": json.dumps({"code": code})}}
     asked = {"role": "user", "content": "x"}
-    rows = [
-        [asked, {"role": "assistant", "content": "y"}],
-        [asked, {"role": "assistant", "tool_calls": [call]}],
-    ]
+    rows = [[asked, {"role": "assistant", "content": "y"}], [asked, {"role": "assistant", "tool_calls": [call]}]]
     (folder / "chat.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
     (folder / "xml.jinja").write_text(XML_TEMPLATE)
     found = check_start(recipe(model={"path": "scratch", "template": "xml.jinja"}), folder / "run", dry=True)

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.train.learner import checkpoint
-from rocstar.train.plan.resume import (
-    FIXED,
-    bytes_to_keep,
-    check_changes,
-    is_complete,
-    recipe_changes,
-    take_recipe,
-)
+from rocstar.train.plan.resume import FIXED, bytes_to_keep, check_changes, is_complete, recipe_changes, take_recipe
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.fields import surface
@@ -51,10 +44,7 @@ STAGE = {"steps": 4, "max_response_tokens": 100, "max_turns": 3}
 DATA = {"source": "tasks.jsonl"}
 RAW: dict[str, Any] = {
     "model": {"template": "compact"},
-    "stages": [
-        {"name": "one", **STAGE, "data": DATA},
-        {"name": "two", **STAGE},
-    ],
+    "stages": [{"name": "one", **STAGE, "data": DATA}, {"name": "two", **STAGE}],
     "eval": [{"data": {"source": "held.jsonl"}}],
 }
 
@@ -194,9 +184,7 @@ def test_a_refusal_names_every_field_with_both_values_and_writes_nothing(tmp_pat
         take_recipe(recipe(model__template="rstar2", run__seed=4, rl__lr=0.5), tmp_path, saved)
     message = str(failure.value)
     assert "model.template is part of what the policy reads" in message
-    assert (
-        "! run.seed: was 0, now 4" in message and "! model.template: was 'compact', now 'rstar2'" in message
-    )
+    assert "! run.seed: was 0, now 4" in message and "! model.template: was 'compact', now 'rstar2'" in message
     assert "  rl.lr: was 1e-06, now 0.5" in message and "another --output-dir" in message
     assert (tmp_path / "config.toml").read_text() == before
     assert not list(tmp_path.glob("config.*.toml"))

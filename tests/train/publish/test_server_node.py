@@ -45,9 +45,7 @@ async def test_files_that_are_promised_are_looked_into_when_they_are_there(tmp_p
     assert await looking == {"a": (2,)}
 
 
-async def test_what_was_missed_in_memory_is_served_from_the_files_before_rank_0_goes_on(
-    tmp_path: Path,
-) -> None:
+async def test_what_was_missed_in_memory_is_served_from_the_files_before_rank_0_goes_on(tmp_path: Path) -> None:
     node, fleet, team = node_of(tmp_path, publish="broadcast")
     fleet.misses = True
     stream = await node.execute(live(5, tmp_path))

@@ -85,9 +85,7 @@ async def test_a_broadcast_does_not_wait_for_the_files_and_other_nodes_learn_of_
 
 
 @pytest.mark.parametrize("who", ["home", "other", "serving"])
-async def test_where_a_node_has_to_take_the_files_they_are_waited_for(
-    tmp_path: Path, made: Made, who: str
-) -> None:
+async def test_where_a_node_has_to_take_the_files_they_are_waited_for(tmp_path: Path, made: Made, who: str) -> None:
     """The broadcast failed there, or it has no learner."""
     publisher, team = made(publish="broadcast")
     fleet = cast(Any, publisher.home.fleet)
@@ -113,9 +111,7 @@ async def test_where_a_node_has_to_take_the_files_they_are_waited_for(
     assert team.told[-1] == (FilesWritten(version=7), True), "which is done when they are served"
 
 
-async def test_a_server_that_comes_back_for_a_broadcast_finds_its_files_written(
-    tmp_path: Path, made: Made
-) -> None:
+async def test_a_server_that_comes_back_for_a_broadcast_finds_its_files_written(tmp_path: Path, made: Made) -> None:
     """Who gathers does not wait for it: it would wait for the files that are written next."""
     publisher, _ = made(publish="broadcast")
     fleet = cast(Any, publisher.home.fleet)
@@ -124,9 +120,7 @@ async def test_a_server_that_comes_back_for_a_broadcast_finds_its_files_written(
     assert fleet.served == [(7, "came back")]
 
 
-async def test_weights_that_were_not_gathered_end_the_publish_and_nobody_writes(
-    tmp_path: Path, made: Made
-) -> None:
+async def test_weights_that_were_not_gathered_end_the_publish_and_nobody_writes(tmp_path: Path, made: Made) -> None:
     """The other ranks are still in that collective: another would wait for them for two hours."""
     publisher, team = made(publish="broadcast")
 
@@ -137,9 +131,7 @@ async def test_weights_that_were_not_gathered_end_the_publish_and_nobody_writes(
     with pytest.raises(RuntimeError, match="out of memory"):
         await publisher.publish(7)
     await idle(publisher)
-    assert [type(command) for command, _ in team.told] == [
-        ServeVersion
-    ] and publisher.phase is PublishPhase.send
+    assert [type(command) for command, _ in team.told] == [ServeVersion] and publisher.phase is PublishPhase.send
     assert not (tmp_path / "weights" / "v7").exists()
 
 

@@ -37,9 +37,7 @@ async def lead(team: LearnerTeam, folder: Path, *, reloads: bool) -> dict[str, A
             await team.save(Order(run_dir=folder, step=1, progress={}, keep_last=1, keep_every=0))
             await team.finish_saving()
         if batch == 0 and reloads:
-            await team.run(
-                ReleaseMemory()
-            )  # a process that resumes has no gradients yet, and torch minds them
+            await team.run(ReleaseMemory())  # a process that resumes has no gradients yet, and torch minds them
             await team.use(spec)
             await team.load_optimizer(checkpoint.step_directory(folder, 1))
     merged = await weight_source(team)

@@ -193,9 +193,7 @@ def spoiled(size: int) -> list[list[list[MicroBatch]]]:
     return found
 
 
-async def stopped(
-    team: LearnerTeam, settings: LossSettings, batch: list[list[MicroBatch]]
-) -> dict[str, Any] | None:
+async def stopped(team: LearnerTeam, settings: LossSettings, batch: list[list[MicroBatch]]) -> dict[str, Any] | None:
     """What rank 0 is told of a batch that stops the step; None if none did."""
     try:
         await team.policy_step(batch, settings)

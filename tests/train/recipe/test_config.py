@@ -25,20 +25,14 @@ RECIPES = sorted((Path(__file__).parents[3] / "train" / "recipes").glob("*.toml"
 
 toml_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 toml_scalars = st.one_of(
-    st.booleans(),
-    st.integers(-(2**53), 2**53),
-    st.floats(allow_nan=False),
-    toml_text,
-    st.dates(),
+    st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False), toml_text, st.dates()
 )
 toml_values = st.recursive(
     toml_scalars,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(toml_text, inner, max_size=3),
     max_leaves=8,
 )
-families = st.dictionaries(
-    toml_text, st.dictionaries(toml_text, toml_values, max_size=3), min_size=1, max_size=3
-)
+families = st.dictionaries(toml_text, st.dictionaries(toml_text, toml_values, max_size=3), min_size=1, max_size=3)
 
 
 @given(
@@ -54,14 +48,9 @@ def test_a_written_recipe_reads_back_equal(
     data = DataConfig(source="reasoning_gym", families=families, size=3, question=question)
     stage = StageConfig(name=name, steps=1, max_response_tokens=9, max_turns=1, data=data)
     recipe = Recipe(
-        run=RunConfig(
-            name=name, trackers=["trackio"], callbacks=[CallbackConfig(kind=question, args=arguments)] * 2
-        ),
+        run=RunConfig(name=name, trackers=["trackio"], callbacks=[CallbackConfig(kind=question, args=arguments)] * 2),
         stages=[stage, stage.model_copy(update={"data": None})],
-        eval=[
-            EvalConfig(data=data, temperature=temperature),
-            EvalConfig(set="aime24", path=name, limit=3),
-        ],
+        eval=[EvalConfig(data=data, temperature=temperature), EvalConfig(set="aime24", path=name, limit=3)],
     )
     assert parse_recipe(tomllib.loads(to_toml(recipe)), where="test") == recipe
 
@@ -74,15 +63,7 @@ def test_every_shipped_recipe_loads_and_explains_itself(
     for recipe in (Recipe(), load_recipe(path)):
         assert parse_recipe(tomllib.loads(to_toml(recipe)), where="test") == recipe
     code = main(
-        [
-            "train",
-            str(path),
-            "--dry-run",
-            "--show-recipe",
-            "--world=1x1",
-            "--output-dir",
-            str(tmp_path / "run"),
-        ]
+        ["train", str(path), "--dry-run", "--show-recipe", "--world=1x1", "--output-dir", str(tmp_path / "run")]
     )
     printed, missing = capsys.readouterr()
     lacking = {
@@ -161,10 +142,7 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"eval": {"data": {"sauce": "x"}}}, "did you mean 'eval.0.data.source'?"),
         ({"eval": {"data": {}}}, "eval.0.data.source is missing"),
         ({"rl": {"lr": 0}}, "rl.lr = 0 is not above 0"),
-        (
-            {"rl": {"roc_mode": "best"}},
-            "rl.roc_mode = 'best' is not known; choose from paper, sort, uniform, none",
-        ),
+        ({"rl": {"roc_mode": "best"}}, "rl.roc_mode = 'best' is not known; choose from paper, sort, uniform, none"),
         ({"rl": {"roc_mode": "srot"}}, "rl.roc_mode = 'srot' is not known; did you mean 'sort'?"),
         ({"rl": {"roc_mode": "none"}}, "set rollouts_per_task = group_size"),
         ({"stages": [{"steps": 1, "max_response_tokens": 1, "max_turns": 1}]}, "stages.0.data is missing"),
@@ -179,10 +157,7 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"tools": ["python", "python"]}, "tools lists 'python' twice"),
         ({"tools": ["python"], "tool": {"kind": "python"}}, "tools lists them; leave it out"),
         ({"tools": ["python", "jupyter"], "tool": {"flavour": "auto"}}, "name a flavour"),
-        (
-            {"tools": ["jupyter"], "tool": {"sandbox": "redis"}},
-            "set tool.sandbox = 'local', or list 'python'",
-        ),
+        ({"tools": ["jupyter"], "tool": {"sandbox": "redis"}}, "set tool.sandbox = 'local', or list 'python'"),
         ({"stages": {"0": {}}}, "stages"),
     ],
 )
@@ -217,10 +192,7 @@ def test_the_policies_are_the_schedulers() -> None:
     [
         ({"kind": "vllm"}, "engine.kind = 'vllm'"),
         ({"policy": "predictiv"}, "'predictive'?"),
-        (
-            {"policy": "aimd"},
-            "policy = 'aimd' is not known; choose from predictive, static, round_robin, thunder",
-        ),
+        ({"policy": "aimd"}, "policy = 'aimd' is not known; choose from predictive, static, round_robin, thunder"),
         ({"replicas": 0}, "replicas = 0: there must be at least 1"),
         ({"kind": "sglang", "replicas": [[0], []]}, "every server needs a GPU"),
         ({"kind": "sglang", "replicas": [[0], [0]]}, "each is of one server"),

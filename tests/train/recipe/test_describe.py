@@ -21,9 +21,7 @@ LONGEST_CELL = 200
 def test_a_field_describes_itself(field: FieldDoc) -> None:
     """A number says its unit; what a reader needs no more than the name for has a sentence all the same."""
     assert field.description and field.type and field.default, field
-    assert field.unit or not {"number", "integer"} & set(field.type.split()), (
-        "add a Unit (train/recipe/section.py)"
-    )
+    assert field.unit or not {"number", "integer"} & set(field.type.split()), "add a Unit (train/recipe/section.py)"
     assert len(field.description) < LONGEST_CELL and "\n" not in field.description
     assert "|" not in field.description and "<think>" not in field.description.replace("`<think>`", "")
 
@@ -113,9 +111,7 @@ def test_the_page_of_other_programs_is_up_to_date() -> None:
     """The table of docs/guide/coming-from.md is terms.toml; names that belong to no program are left out."""
     rows = []
     for term in terms():
-        cells = [
-            ", ".join(f"`{name}`" for name in term.get(p, ())) for p in ("trl", "verl", "prime_rl", "ours")
-        ]
+        cells = [", ".join(f"`{name}`" for name in term.get(p, ())) for p in ("trl", "verl", "prime_rl", "ours")]
         if any(cells[:3]):
             rows.append(f"|{'|'.join(cells)}|{term.get('care', '')}|")
     page = (ROOT / "docs" / "guide" / "coming-from.md").read_text(encoding="utf-8")

@@ -84,25 +84,13 @@ def test_an_option_changes_one_place_or_the_named_table(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"eval": {"data": "sum"}},
-            "eval.0.data = 'sum' is not in [tasks]; did you mean 'sums'?",
-        ),
+        ({"eval": {"data": "sum"}}, "eval.0.data = 'sum' is not in [tasks]; did you mean 'sums'?"),
         ({"eval": {"data": {"tasks": 3}}}, "eval.0.data = 3 is not in [tasks]"),
         ({"eval": {"data": "x"}, "tasks": {}}, "is not in [tasks]; add [tasks.x]"),
-        (
-            {"eval": {"data": {"tasks": "sums", "sorce": 1}}},
-            "'eval.0.data.sorce'; did you mean 'eval.0.data.source'?",
-        ),
-        (
-            {"tasks": {"sums": {"source": "a", "sise": 1}}},
-            "'tasks.sums.sise'; did you mean 'tasks.sums.size'?",
-        ),
+        ({"eval": {"data": {"tasks": "sums", "sorce": 1}}}, "'eval.0.data.sorce'; did you mean 'eval.0.data.source'?"),
+        ({"tasks": {"sums": {"source": "a", "sise": 1}}}, "'tasks.sums.sise'; did you mean 'tasks.sums.size'?"),
         ({"tasks": {"sums": {}}}, "tasks.sums.source is missing"),
-        (
-            {"tasks": {"source": {"source": "a", "sise": 1}}},
-            "'tasks.source.sise'; did you mean 'tasks.source.size'?",
-        ),
+        ({"tasks": {"source": {"source": "a", "sise": 1}}}, "'tasks.source.sise'; did you mean 'tasks.source.size'?"),
         ({"tasks": {"sums": {"tasks": "sums"}}}, "unknown key 'tasks.sums.tasks'"),
         ({"tasks": {"sums": 3}}, "tasks.sums"),
         ({"tasks": 3}, "tasks = 3"),

@@ -63,9 +63,7 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
         ("raise SystemError\n", "own:X", "importing it failed: SystemError"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused_in_one_line(
-    tmp_path: Path, text: str, spec: str, words: str
-) -> None:
+def test_what_cannot_be_loaded_is_refused_in_one_line(tmp_path: Path, text: str, spec: str, words: str) -> None:
     (tmp_path / "own.py").write_text(text)
     with pytest.raises(ConfigError) as refused:
         found(spec, tmp_path)
@@ -98,16 +96,10 @@ def test_the_recipe_says_where_its_code_lies(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        (
-            '[reward]\nkind = "maths"',
-            "reward: kind = 'maths' is neither 'math' nor of the form 'module:function'",
-        ),
+        ('[reward]\nkind = "maths"', "reward: kind = 'maths' is neither 'math' nor of the form 'module:function'"),
         ("[reward]\nargs = { a = 1 }", "kind = 'math' takes none"),
         ("[reward]\ntimeout_s = 0", "reward.timeout_s = 0"),
-        (
-            '[rl]\nadvantage = "ppo"',
-            "advantage = 'ppo' is not known; choose from grpo, dr_grpo, rloo, reinforce_pp",
-        ),
+        ('[rl]\nadvantage = "ppo"', "advantage = 'ppo' is not known; choose from grpo, dr_grpo, rloo, reinforce_pp"),
     ],
 )
 def test_a_value_that_names_nothing_is_refused(tmp_path: Path, section: str, words: str) -> None:

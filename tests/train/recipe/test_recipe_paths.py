@@ -113,12 +113,8 @@ def test_what_only_the_current_directory_has_is_not_taken_and_the_error_says_so(
     (here / "mine" / "my.toml").write_text(text)
     model, template, *_ = paths_of(recipe := load_recipe("mine/my.toml"))
     assert (model, template) == (str(here / "mine" / "model"), str(here / "mine" / "named"))
-    assert missing_path_hint(Path(model)).startswith(
-        ", but 'model' does in the current directory: paths in a recipe"
-    )
-    assert recipe.stages[0].data and "'data/tasks.jsonl'" in missing_path_hint(
-        Path(recipe.stages[0].data.source)
-    )
+    assert missing_path_hint(Path(model)).startswith(", but 'model' does in the current directory: paths in a recipe")
+    assert recipe.stages[0].data and "'data/tasks.jsonl'" in missing_path_hint(Path(recipe.stages[0].data.source))
     assert missing_path_hint(Path(recipe.sft.data)) == missing_path_hint(Path("data")) == ""
 
 

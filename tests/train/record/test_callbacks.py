@@ -258,9 +258,7 @@ def test_a_recipe_names_classes_beside_it(folder: Path, monkeypatch: pytest.Monk
     recipe = load_recipe(folder / "r.toml", ['--run.callbacks.0={ kind = "my_listeners:Mine" }'])
     there = os.path.abspath("my_listeners.py")
     assert recipe.run.callbacks[0].kind == f"{there}:Mine", "an option's is in the current directory"
-    (folder / "r.toml").write_text(
-        '[[run.callbacks]]\nkind = "my_listeners:Mine"\nargs = { where = "here" }\n'
-    )
+    (folder / "r.toml").write_text('[[run.callbacks]]\nkind = "my_listeners:Mine"\nargs = { where = "here" }\n')
     recipe = load_recipe(folder / "r.toml")
     assert recipe.run.callbacks[0].kind == f"{folder}/my_listeners.py:Mine"
     made: Any = make_callback(recipe.run.callbacks[0])

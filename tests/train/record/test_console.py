@@ -69,13 +69,7 @@ def test_evaluations_and_notes_are_lines_of_their_own() -> None:
     out = io.StringIO()
     with Console(40, [], file=out) as console:
         console.note("checkpoint [bold]step_10[/bold] " + "x" * 100)
-        console.on_evaluation(
-            {
-                "eval/heldout/avg@4": 0.29,
-                "eval/heldout/ci_low": 0.2,
-                "eval/heldout/ci_high": 0.4,
-            }
-        )
+        console.on_evaluation({"eval/heldout/avg@4": 0.29, "eval/heldout/ci_low": 0.2, "eval/heldout/ci_high": 0.4})
     note, evaluation = out.getvalue().splitlines()
     assert note == "checkpoint [bold]step_10[/bold] " + "x" * 100, "neither markup nor wrapped"
     assert evaluation == "eval heldout  avg@4 0.29 [0.20, 0.40]"
@@ -98,15 +92,7 @@ def test_the_panel_shows_a_run_in_80_columns() -> None:
     for step in range(1, 41):
         console.on_step(ROW | {"step": step, "reward/mean": step / 40, "is_truncated/mean": 0.02})
     text = drawn(console)
-    for part in (
-        "step 40/40",
-        "rl-1 (1 of 2)",
-        "0.03 → 1.00",
-        "generate 50%",
-        "3.2s/step",
-        "64 generated",
-        "7s",
-    ):
+    for part in ("step 40/40", "rl-1 (1 of 2)", "0.03 → 1.00", "generate 50%", "3.2s/step", "64 generated", "7s"):
         assert part in text
     assert "failed" not in text, "an empty bucket is not worth a word"
     assert "left" not in text
@@ -174,9 +160,7 @@ def test_on_a_terminal_the_panel_is_live_and_goes(terminal: Terminal) -> None:
     assert "step 12/40  reward" not in terminal.getvalue(), "no plain lines beside the panel"
 
 
-names = st.sampled_from(["step", "stage", "phase", "eval/a/avg@4", *ROW]) | st.sampled_from(
-    [m.name for m in METRICS]
-)
+names = st.sampled_from(["step", "stage", "phase", "eval/a/avg@4", *ROW]) | st.sampled_from([m.name for m in METRICS])
 rows = st.dictionaries(names, st.none() | st.floats() | st.integers(0, 10**6))
 
 
@@ -222,9 +206,7 @@ def test_sparkline(values: list[float], width: int, top: float | None, text: str
     assert sparkline(values, width, top) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.018, "0.02s"), (3.21, "3.2s"), (12.4, "12s"), (187, "3m07s")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(0.018, "0.02s"), (3.21, "3.2s"), (12.4, "12s"), (187, "3m07s")])
 def test_step_time(seconds: float, text: str) -> None:
     assert step_time(seconds) == text
 
@@ -248,9 +230,7 @@ def test_a_bar_is_as_wide_as_it_should_be(parts: list[int], width: int) -> None:
     percents = {str(i): part for i, part in enumerate(parts)}
     if total == 100:
         assert sum(apportion(percents, width).values()) == width
-    row = {
-        f"time/{name}": float(part) for name, part in zip(("generate", "learn", "eval"), parts, strict=False)
-    }
+    row = {f"time/{name}": float(part) for name, part in zip(("generate", "learn", "eval"), parts, strict=False)}
     if any(row.values()):
         assert sum(apportion(time_percents(row), width).values()) == width
     assert not re.search(r"-\d", str(apportion(percents, width)))

@@ -94,9 +94,7 @@ def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path) -> None:
     assert out.getvalue() == "still said\n"
 
 
-def test_a_line_cut_by_a_full_disk_is_not_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_cut_by_a_full_disk_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     with opened(tmp_path) as log:
         monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:8]))

@@ -167,10 +167,7 @@ def test_without_git_or_with_one_that_refuses_there_is_no_commit(
         (["--password", "hunter2", "--n=1"], ["--password", "***", "--n=1"]),
         (['--x={api_key = "abc", n = 1}'], ['--x={api_key = "***", n = 1}']),
         (["https://h/v1?token=abc&n=1"], ["https://h/v1?token=***&n=1"]),
-        (
-            ["--rl.max_tokens=4096", "--token-file=t", "a@b"],
-            ["--rl.max_tokens=4096", "--token-file=t", "a@b"],
-        ),
+        (["--rl.max_tokens=4096", "--token-file=t", "a@b"], ["--rl.max_tokens=4096", "--token-file=t", "a@b"]),
     ],
 )
 def test_a_command_is_recorded_without_its_secrets(words: list[str], shown: list[str]) -> None:

@@ -93,14 +93,7 @@ def test_a_row_carries_step_stage_phase_and_time(tmp_path: Path) -> None:
         clock.now += 2.5
         row = writer.write({"reward/mean": 0.5, "ledger/kept": 8}, step=3, stage="rl-1", phase="rl")
         assert json.loads(path.read_text()) == row, "flushed at once"
-    expected = {
-        "step": 3,
-        "stage": "rl-1",
-        "phase": "rl",
-        "time_s": 2.5,
-        "reward/mean": 0.5,
-        "ledger/kept": 8.0,
-    }
+    expected = {"step": 3, "stage": "rl-1", "phase": "rl", "time_s": 2.5, "reward/mean": 0.5, "ledger/kept": 8.0}
     assert row == expected
     assert read_metrics(path) == [expected]
 
@@ -123,9 +116,7 @@ def test_values_that_are_not_finite_become_null_and_are_counted(tmp_path: Path) 
 
 
 @given(torn=st.integers(1, 70))
-def test_a_torn_last_line_is_cut_off_when_the_run_resumes(
-    tmp_path_factory: pytest.TempPathFactory, torn: int
-) -> None:
+def test_a_torn_last_line_is_cut_off_when_the_run_resumes(tmp_path_factory: pytest.TempPathFactory, torn: int) -> None:
     path, clock = tmp_path_factory.mktemp("torn") / "m.jsonl", Clock()
     with MetricsWriter(path, clock=clock) as writer:
         clock.now += 4
@@ -230,9 +221,7 @@ def test_unknown_phases_are_refused() -> None:
 
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from(["enter", "leave", "pass", "move"]), st.sampled_from(PHASES), st.floats(0, 1e4)
-        ),
+        st.tuples(st.sampled_from(["enter", "leave", "pass", "move"]), st.sampled_from(PHASES), st.floats(0, 1e4)),
         max_size=40,
     )
 )

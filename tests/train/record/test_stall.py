@@ -41,9 +41,7 @@ def test_a_hung_learner_ends_the_process(tmp_path: Path) -> None:
                 await done
 
     run_virtual(main())
-    assert (
-        left == [1] and "step 3 waits for the learner (learn), 10.0 s" in notes[0] and "--resume" in notes[-1]
-    )
+    assert left == [1] and "step 3 waits for the learner (learn), 10.0 s" in notes[0] and "--resume" in notes[-1]
 
 
 def test_a_run_that_ends_takes_its_watchdog_along(tmp_path: Path) -> None:

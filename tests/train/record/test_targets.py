@@ -73,9 +73,7 @@ def test_a_folder_must_be_new_or_empty(tmp_path: Path) -> None:
         make_folder(tmp_path / "a" / "b" / "mine")
 
 
-def test_what_cannot_be_written_at_the_end_is_rescued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_at_the_end_is_rescued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(folder: Path) -> None:
         (folder / "result").write_text("1")
 

@@ -67,12 +67,7 @@ def test_wandb_is_offline_unless_asked_otherwise(
     calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_through("wandb", tmp_path)
-    settings = {
-        "project": "rocstar",
-        "name": tmp_path.name,
-        "dir": str(tmp_path / "logs"),
-        "config": {"seed": 7},
-    }
+    settings = {"project": "rocstar", "name": tmp_path.name, "dir": str(tmp_path / "logs"), "config": {"seed": 7}}
     assert calls == [
         ("init", (), settings | {"mode": "offline"}),
         ("define_metric", ("*",), {"step_metric": "step"}),

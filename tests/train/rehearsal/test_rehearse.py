@@ -163,9 +163,7 @@ def test_kept_activations_and_large_microbatches_are_refused_with_the_field() ->
     assert "set rl.tokens_per_microbatch = " in again.problems[0]
 
 
-def test_the_command_prints_one_object_and_refuses(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_one_object_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "small.toml"
     path.write_text(RECIPE)
     arguments = ["train", str(path), "--sft.steps=0", "--world", "1x4", "--gpu-memory-gb", "2.0032"]

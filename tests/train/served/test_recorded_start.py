@@ -36,8 +36,7 @@ def records(tmp_path: Path) -> Path:
     made = [EXAMPLE, hidden, silent]
     texts = [[text_of(t.ids[s.start : s.end].tolist()) for s in t.segments] for t in made]
     return write_step_file(
-        path,
-        [FakeRecord(trajectory=t, texts=x, verdict=VERDICT) for t, x in zip(made, texts, strict=True)],
+        path, [FakeRecord(trajectory=t, texts=x, verdict=VERDICT) for t, x in zip(made, texts, strict=True)]
     )
 
 
@@ -51,9 +50,7 @@ def test_a_place_is_the_tokens_before_it(records: Path) -> None:
             assert (start.ids, start.text) == (ids, text_of(ids))
             assert start.goes_on == bool(turn)
             talk = start.history()
-            assert talk.ids == ids and [m["content"] for m in talk.messages] == ["q"] + (
-                [] if turn else ["y"]
-            )
+            assert talk.ids == ids and [m["content"] for m in talk.messages] == ["q"] + ([] if turn else ["y"])
     assert recorded_start(f"{records}:0@2").name == f"s2/t/3 of {records}, before turn 2"
 
 
@@ -90,9 +87,7 @@ Group = tuple[Task, Sequence[MadeSibling]]
 
 
 def group(question: str, *siblings: MadeSibling, hidden: bool = False) -> Group:
-    task = Task(
-        id=question[:9], source="s", question=question, answer="1", meta={HIDDEN: True} if hidden else {}
-    )
+    task = Task(id=question[:9], source="s", question=question, answer="1", meta={HIDDEN: True} if hidden else {})
     return task, siblings
 
 

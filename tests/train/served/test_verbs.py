@@ -38,10 +38,7 @@ MISTAKES = [
     (["serve", "quickstart", "--host", "0.0.0.0"], "a token is needed"),
     (["serve", "quickstart", "--token-file", "nowhere"], "nowhere: No such file"),
     (["serve", "quickstart", "--port", "70000"], "'70000' is not a port; give 0 to 65535"),
-    (
-        ["serve", "nowhere"],
-        "'nowhere' does not exist; pass a TOML file, a run's folder, a model's folder, or one of",
-    ),
+    (["serve", "nowhere"], "'nowhere' does not exist; pass a TOML file, a run's folder, a model's folder, or one of"),
     (["serve", "/"], "'/' is a folder without config.toml; pass a TOML file, a run's folder, "),
     (["eval", "nowhere"], "'nowhere' does not exist; pass a TOML file, a run's folder, a model's folder"),
     (["serve", "quickstart", "--portt", "1"], "--portt"),
@@ -49,10 +46,7 @@ MISTAKES = [
         ["chat", "http://localhost:1/v1", "--model", "x", "--prompt", "p"],
         "cannot change the server at http://localhost:1/v1",
     ),
-    (
-        ["chat", "http://[::1", "--prompt", "p"],
-        "http://[::1 is no address (Invalid IPv6 URL); give http://HOST",
-    ),
+    (["chat", "http://[::1", "--prompt", "p"], "http://[::1 is no address (Invalid IPv6 URL); give http://HOST"),
     (["chat", "http://", "--prompt", "p"], "http:// names no host"),
     (["chat", "nowhere"], "'nowhere' does not exist; pass"),  # before standard input is read
     (["chat", "localhost:8000", "--prompt", "p"], "for a server pass http://localhost:8000"),

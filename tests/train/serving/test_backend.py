@@ -40,9 +40,7 @@ def test_an_engine_of_ones_own_may_have_another_head() -> None:
     recipe = load_recipe(EXAMPLE / "own_engine.toml", ["--model.head_dtype=float32"])
     (unknown,) = check_backend(recipe, learns=True)
     assert "model.head_dtype = 'float32'" in unknown
-    embedded = load_recipe(
-        EXAMPLE / "own_engine.toml", ["--model.head_dtype=float32", "--engine.kind=embedded"]
-    )
+    embedded = load_recipe(EXAMPLE / "own_engine.toml", ["--model.head_dtype=float32", "--engine.kind=embedded"])
     assert check_backend(embedded, learns=True) == []
 
 

@@ -135,21 +135,15 @@ def test_a_row_that_cannot_be_graded_has_no_reward(tmp_path: Path, monkeypatch: 
     path, wrote = tmp_path / "rows.jsonl", []
     path.write_text('{"answer": "42", "text": "x"}\n')
     assert grade(str(path), mode="strict", write=wrote.append) == 1
-    assert [json.loads(text) for text in wrote] == [
-        {"reward": None, "method": "verifier_timeout", "detail": "why"}
-    ]
+    assert [json.loads(text) for text in wrote] == [{"reward": None, "method": "verifier_timeout", "detail": "why"}]
 
 
-@pytest.mark.parametrize(
-    ("mode", "rewards"), [("strict", [1.0, 0.0, 1.0, 0.0]), ("fused", [1.0, 1.0, 1.0, 0.0])]
-)
+@pytest.mark.parametrize(("mode", "rewards"), [("strict", [1.0, 0.0, 1.0, 0.0]), ("fused", [1.0, 1.0, 1.0, 0.0])])
 def test_the_command_reads_standard_input(mode: str, rewards: list[float]) -> None:
     boxes = ("42", "4200", "x = 42", "41")
     lines = [json.dumps({"answer": "42", "text": f"<answer>\\boxed{{{box}}}</answer>"}) for box in boxes]
     program = "import sys; from rocstar.train.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [str(warm().executable), "-c", program, "grade", "-", "--mode", mode]
-    done = subprocess.run(
-        command, input="\n".join(lines), capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == rewards

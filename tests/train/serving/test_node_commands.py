@@ -61,9 +61,7 @@ class Opened:
 
 
 @pytest.mark.parametrize("starts", [True, False])
-async def test_a_node_serves_from_the_first_command_to_the_end_of_its_learner(
-    tmp_path: Path, starts: bool
-) -> None:
+async def test_a_node_serves_from_the_first_command_to_the_end_of_its_learner(tmp_path: Path, starts: bool) -> None:
     fleet = FakeFleet()
     node = ServerNode(servers=node_servers(fleet, sglang_recipe()), shapes=None)
     opened = Opened(node, None if starts else ValueError("no room on the device"))

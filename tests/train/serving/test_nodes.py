@@ -22,11 +22,7 @@ from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.serving.embedded import Embedded
 from rocstar.train.serving.node_commands import NodeAddress, OpenNode, open_others
-from rocstar.train.serving.nodes import (
-    in_daemon,
-    open_nodes,
-    own_address,
-)
+from rocstar.train.serving.nodes import in_daemon, open_nodes, own_address
 
 from ...patience import PATIENCE_S
 
@@ -46,9 +42,7 @@ def test_a_node_is_reached_where_rank_0_is(master: str, monkeypatch: pytest.Monk
     ("deterministic", "replicas", "siblings", "expected"),
     [(False, 1, 16, 50), (False, 2, 16, 100), (False, 1, 2, 100), (True, 1, 16, 1)],
 )
-def test_a_node_has_groups_for_its_slots(
-    deterministic: bool, replicas: int, siblings: int, expected: int
-) -> None:
+def test_a_node_has_groups_for_its_slots(deterministic: bool, replicas: int, siblings: int, expected: int) -> None:
     engine = EngineConfig(max_running=100, replicas=replicas, deterministic=deterministic)
     rl = RlConfig(rollouts_per_task=siblings, group_size=min(8, siblings), max_staleness=0)
     assert Embedded().groups_at_once(Recipe(engine=engine, rl=rl)) == expected
@@ -76,9 +70,7 @@ async def test_who_no_longer_waits_for_a_daemon_is_not_told() -> None:
     assert await asyncio.to_thread(begun.wait, PATIENCE_S)
     future.cancel()
     go_on.set()
-    await asyncio.to_thread(
-        lambda: [t.join(PATIENCE_S) for t in threading.enumerate() if t.name == "learner"]
-    )
+    await asyncio.to_thread(lambda: [t.join(PATIENCE_S) for t in threading.enumerate() if t.name == "learner"])
     await asyncio.sleep(0)
     assert future.cancelled()
 

@@ -26,9 +26,7 @@ def engine(replicas: int | list[list[int]], **more: object) -> EngineConfig:
     return EngineConfig.model_validate({"kind": "sglang", "replicas": replicas, **more})
 
 
-servers = st.lists(st.integers(0, 15), min_size=1, max_size=8, unique=True).map(
-    lambda gpus: [[g] for g in gpus]
-)
+servers = st.lists(st.integers(0, 15), min_size=1, max_size=8, unique=True).map(lambda gpus: [[g] for g in gpus])
 
 
 @given(servers=servers, ranks=st.integers(1, 8))

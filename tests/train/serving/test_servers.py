@@ -23,11 +23,7 @@ def recipe_of(**engine: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("model", "args", "expected"),
     [
-        (
-            {"dtype": "bfloat16", "head_dtype": "float32"},
-            {},
-            {"dtype": "bfloat16", "enable-fp32-lm-head": True},
-        ),
+        ({"dtype": "bfloat16", "head_dtype": "float32"}, {}, {"dtype": "bfloat16", "enable-fp32-lm-head": True}),
         ({"dtype": "float32", "head_dtype": "float32"}, {}, {"dtype": "float32"}),
         ({"dtype": "bfloat16", "head_dtype": "model"}, {}, {"dtype": "bfloat16"}),
         (

@@ -12,11 +12,7 @@ TEMPLATES = Path(__file__).parents[2] / "engine" / "templates"
 @pytest.mark.parametrize(
     ("template", "options", "words"),
     [
-        (
-            "qwen3.jinja",
-            [],
-            ["--- expected", "+++ rendered", "-<think>", "-</think>", "thinking = 'keep'"],
-        ),
+        ("qwen3.jinja", [], ["--- expected", "+++ rendered", "-<think>", "-</think>", "thinking = 'keep'"]),
         ("smollm2.jinja", ["--model.thinking=keep"], ["ignores tools: use a bundled template"]),
     ],
 )

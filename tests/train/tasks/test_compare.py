@@ -95,16 +95,10 @@ PLAIN = st.text("0123456789.,/-+ {}()$_%!^x=\\frac", max_size=12) | st.text(max_
 def value_of(box: str) -> Fraction | None:
     """A second, independent reader: digits, one point and one fraction bar only."""
     box = re.sub(
-        r"^[a-z] ?=|[$ ]|\.$",
-        "",
-        re.sub(r"\\frac *\{([-+]?\d+)\} *\{([-+]?\d+)\}", r"\1/\2", box),
-        flags=re.ASCII,
+        r"^[a-z] ?=|[$ ]|\.$", "", re.sub(r"\\frac *\{([-+]?\d+)\} *\{([-+]?\d+)\}", r"\1/\2", box), flags=re.ASCII
     )
     box = re.sub(
-        r"\\frac *(\d|\{\d+\}) *(\d|\{\d+\})",
-        lambda m: f"{m[1].strip('{}')}/{m[2].strip('{}')}",
-        box,
-        flags=re.ASCII,
+        r"\\frac *(\d|\{\d+\}) *(\d|\{\d+\})", lambda m: f"{m[1].strip('{}')}/{m[2].strip('{}')}", box, flags=re.ASCII
     )
     while len(box) > 1 and (box[0], box[-1]) in (("(", ")"), ("{", "}")):
         box = box[1:-1].strip()
@@ -173,10 +167,7 @@ def test_a_near_expression_is_refused(made, sign: int, digits: int) -> None:  # 
     assert not accepted(f"{made[0]}{sign:+}\\cdot 10^{{-{digits}}}", made[0])
 
 
-@given(
-    st.text("0123456789+-()x{}^/ \\sqrt", max_size=9),
-    st.sampled_from(["2\\sqrt{3}", "x^2+1", "x/2", "\\sqrt{2}"]),
-)
+@given(st.text("0123456789+-()x{}^/ \\sqrt", max_size=9), st.sampled_from(["2\\sqrt{3}", "x^2+1", "x/2", "\\sqrt{2}"]))
 def test_a_random_expression_is_accepted_only_if_its_values_agree(box: str, truth: str) -> None:
     assume(not re.search(r"\^[^x]{0,3}\d{4}", box))
     if accepted(box, truth):

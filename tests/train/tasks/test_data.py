@@ -21,11 +21,7 @@ from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.types import Task
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.data import (
-    answer_text,
-    load_tasks,
-    reasoning_gym_tasks,
-)
+from rocstar.train.tasks.data import answer_text, load_tasks, reasoning_gym_tasks
 from rocstar.train.tasks.numbers import read_number
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 
@@ -127,9 +123,7 @@ def test_what_is_no_number_is_refused(number: float) -> None:
         answer_text(number, "answer", "row 1")
 
 
-def test_a_parquet_file_is_read_no_further_than_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parquet_file_is_read_no_further_than_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pa, parquet = modules("pyarrow", "pyarrow.parquet")
     rows = [{"question": f"{k}?", "answer": str(k)} for k in range(5000)]
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
@@ -277,11 +271,7 @@ def test_fields_are_mapped_and_nested_ones_reached(tmp_path: Path) -> None:
             ["'questoin'", "did you mean 'question'? (fields of data: question, answer)"],
         ),
         ([{"a": {"bc": 1}}], {"question": "a.bd"}, ["'a.bd'", "choose from a, a.bc"]),
-        (
-            [{"question": "q", "problem": 1}],
-            {},
-            ["no field 'answer'; choose from question, problem (fields of data"],
-        ),
+        ([{"question": "q", "problem": 1}], {}, ["no field 'answer'; choose from question, problem (fields of data"]),
         ([{}], {}, ["no field 'question'; it is empty"]),
         ([{"question": " ", "answer": "1"}], {}, ["line 1", "'question' holds no question", "' '"]),
         ([{"question": [{"role": "system"}], "answer": "1"}], {}, ["message 1 (system) has no content"]),
@@ -362,9 +352,7 @@ def test_the_hub_is_asked_for_name_configuration_and_split(monkeypatch: pytest.M
         return ROWS
 
     exceptions = SimpleNamespace(DatasetsError=type("DatasetsError", (Exception,), {}))
-    monkeypatch.setitem(
-        sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, exceptions=exceptions)
-    )
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, exceptions=exceptions))
     monkeypatch.delenv(DATA_DIR_VARIABLE, raising=False)
     assert len(load_tasks(DataConfig(source="hub:a/b:main", split="test"), base=Path())) == 2
     assert len(load_tasks(DataConfig(source="hub:a/b"), base=Path())) == 2

@@ -22,14 +22,7 @@ from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import reasoning_gym_tasks
-from rocstar.train.tasks.demonstrations import (
-    DEFAULT_NOISE,
-    FAMILIES,
-    Noise,
-    make_demonstrations,
-    programs_for,
-    spoil,
-)
+from rocstar.train.tasks.demonstrations import DEFAULT_NOISE, FAMILIES, Noise, make_demonstrations, programs_for, spoil
 
 from ...engine.chat.template_families import chat_of
 
@@ -97,9 +90,7 @@ async def test_who_watches_sees_how_many_are_made() -> None:
             return await super().run(request, deadline=deadline)
 
     with board.installed():
-        await make_demonstrations(
-            tasks_of("gcd"), 40, seed=0, sandbox=Watched(), tool=cast(Any, Tool), num_workers=1
-        )
+        await make_demonstrations(tasks_of("gcd"), 40, seed=0, sandbox=Watched(), tool=cast(Any, Tool), num_workers=1)
     assert {total for _, total in seen} == {40}
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[0][0] < 5 and seen[-1][0] >= 35 and not board.works
@@ -239,7 +230,5 @@ def test_demonstrated_calls_are_read_back_in_every_call_form(form: str) -> None:
     for row in made:
         ids, mask = chat.encode_conversation(row["messages"])
         wrote = chat.decode([token for token, is_learned in zip(ids, mask, strict=True) if is_learned])
-        learned += [
-            [call.arguments for call in chat.calls(turn)] for turn in wrote.split(chat.stop_text)[:-1]
-        ]
+        learned += [[call.arguments for call in chat.calls(turn)] for turn in wrote.split(chat.stop_text)[:-1]]
     assert learned == asked and sum(map(len, asked)) > 20

@@ -32,10 +32,7 @@ def test_tuples_have_an_order_and_brackets(left: list[str], right: list[str], on
     assert not same(",".join(left), f"({','.join(left)})")
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 1).map(str), min_size=2, max_size=2), min_size=2, max_size=4),
-    st.randoms(),
-)
+@given(st.lists(st.lists(st.integers(0, 1).map(str), min_size=2, max_size=2), min_size=2, max_size=4), st.randoms())
 def test_points_have_no_order_among_them(points: list[list[str]], rng) -> None:  # type: ignore[no-untyped-def]
     turned = rng.sample(points, len(points))
     text, other = (",".join(f"({','.join(point)})" for point in some) for some in (points, turned))
@@ -48,17 +45,6 @@ def test_any_text_is_read(text: str) -> None:
 
 
 def test_labels_name_quantities() -> None:
-    names = (
-        "x",
-        "x_{1}",
-        "f(2)",
-        "AB",
-        "\\angle ABC",
-        "\\frac{NO}{BO}",
-        "(p,q)",
-        "A:B",
-        "\\text{area}",
-        "a_{37}",
-    )
+    names = ("x", "x_{1}", "f(2)", "AB", "\\angle ABC", "\\frac{NO}{BO}", "(p,q)", "A:B", "\\text{area}", "a_{37}")
     assert all(is_label(name) for name in names)
     assert not any(is_label(text) for text in ("2x+z", "a+3z", "x^2", "41", "", "2x", "x-y", "6\\cdot 7"))

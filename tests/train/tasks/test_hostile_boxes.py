@@ -100,9 +100,7 @@ def test_the_corpus_is_as_large_as_it_says() -> None:
     assert len(TRUTHS) >= 40 and own >= 300
 
 
-def test_no_hostile_box_is_accepted(
-    verdicts: tuple[list[tuple[str, str, Outcome]], list[ExecResult]],
-) -> None:
+def test_no_hostile_box_is_accepted(verdicts: tuple[list[tuple[str, str, Outcome]], list[ExecResult]]) -> None:
     outcomes, _ = verdicts
     assert [found for found in outcomes if not isinstance(found[2], Scored) or found[2].reward] == []
 

@@ -42,10 +42,7 @@ NESTED = {"type": "function", "function": CALL}
             {"role": "assistant", "content": "a", "tool_calls": [{"id": "1", "function": CALL}]},
             {"role": "assistant", "content": "a", "tool_calls": [{**NESTED, "id": "1"}]},
         ),
-        (
-            {"role": "assistant", "content": "a", "tool_calls": []},
-            {"role": "assistant", "content": "a"},
-        ),
+        ({"role": "assistant", "content": "a", "tool_calls": []}, {"role": "assistant", "content": "a"}),
         (
             {"role": "tool", "content": "1", "tool_call_id": "1", "name": "f"},
             {"role": "tool", "content": "1", "tool_call_id": "1", "name": "f"},

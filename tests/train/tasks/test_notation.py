@@ -134,9 +134,7 @@ def _grown(inner: st.SearchStrategy[Written]) -> st.SearchStrategy[Written]:
     return st.one_of(
         two.map(lambda p: (f"{p[0][0]} + {p[1][0]}", f"{p[0][1]}+{p[1][1]}", p[0][2] + p[1][2])),
         two.map(lambda p: (f"({p[0][0]})*({p[1][0]})", f"({p[0][1]})({p[1][1]})", p[0][2] * p[1][2])),
-        two.map(
-            lambda p: (f"({p[0][0]})/({p[1][0]})", f"\\frac{{{p[0][1]}}}{{{p[1][1]}}}", p[0][2] / p[1][2])
-        ),
+        two.map(lambda p: (f"({p[0][0]})/({p[1][0]})", f"\\frac{{{p[0][1]}}}{{{p[1][1]}}}", p[0][2] / p[1][2])),
         inner.map(lambda p: (f"({p[0]})**2", f"({p[1]})^2", p[2] ** 2)),
         inner.map(lambda p: (f"sqrt({p[0]})", f"\\sqrt{{{p[1]}}}", sympy.sqrt(p[2]))),
     )

@@ -73,9 +73,7 @@ def test_what_is_no_reward(given: object) -> None:
         as_reward(given)
 
 
-@pytest.mark.parametrize(
-    "change", [{"value": math.nan}, {"value": True}, {"is_correct": 1}, {"method": None}]
-)
+@pytest.mark.parametrize("change", [{"value": math.nan}, {"value": True}, {"is_correct": 1}, {"method": None}])
 def test_a_reward_is_a_finite_number_and_a_bool(change: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         Reward(**{"value": 1.0, "is_correct": True} | change)
@@ -93,10 +91,7 @@ async def test_the_function_sees_the_attempt_and_its_arguments(own: Any, prefix:
         """,
         args={"factor": 1, "names": ["a"]},
     )
-    calls, results = (
-        (ToolCall(name="python", arguments={}),),
-        (ToolResult(status="ok", is_error=False, text="4"),),
-    )
+    calls, results = ((ToolCall(name="python", arguments={}),), (ToolResult(status="ok", is_error=False, text="4"),))
     turns = (
         Turn(start=0, end=1, text="I call", stopped=True, calls=calls, results=results),
         Turn(start=2, end=3, text="42", stopped=True),
@@ -108,9 +103,7 @@ async def test_the_function_sees_the_attempt_and_its_arguments(own: Any, prefix:
 
 async def test_a_truncated_attempt_is_never_correct(own: Any) -> None:
     config = own("def score(attempt): return 1 if attempt.is_truncated else 0")
-    assert await score(config, attempt("42", truncated=True)) == Scored(
-        reward=1.0, is_correct=False, method="own"
-    )
+    assert await score(config, attempt("42", truncated=True)) == Scored(reward=1.0, is_correct=False, method="own")
     assert attempt().final_text == attempt().text == ""
 
 

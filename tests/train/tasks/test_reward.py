@@ -82,19 +82,13 @@ async def judge(sandbox: Any, prediction: str, task: Task | str, **options: Any)
         ("9" * (MAX_ANSWER_CHARACTERS + 1), "9", Scored(reward=0.0, method="too_long")),
     ],
 )
-async def test_clear_cases_are_decided_without_a_grader(
-    prediction: str, truth: str, expected: Scored
-) -> None:
+async def test_clear_cases_are_decided_without_a_grader(prediction: str, truth: str, expected: Scored) -> None:
     assert await judge(UNUSED, prediction, truth) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "method"),
-    [
-        ("bla bla 17 and 42", "no_answer"),
-        ("<answer> 42 </answer>", "no_box"),
-        ("\\boxed{42}", "no_answer"),
-    ],
+    [("bla bla 17 and 42", "no_answer"), ("<answer> 42 </answer>", "no_box"), ("\\boxed{42}", "no_answer")],
 )
 async def test_what_strict_mode_cannot_read_is_scored_0(text: str, method: str) -> None:
     outcome = await MathJudge(UNUSED).score(attempt(text, "42"), deadline=None)
@@ -137,13 +131,7 @@ async def test_a_default_scorer_needs_no_grader() -> None:
 @given(noise=st.text(alphabet="0123456789+-.,eE_ $NaIinfsx", max_size=8))
 def test_the_decimal_shortcut_agrees_with_the_family(family: str, noise: str) -> None:
     (task,) = reasoning_gym_tasks(family, {}, size=1, seed=0)
-    for prediction in (
-        noise,
-        noise + task.answer,
-        task.answer + noise,
-        f"{task.answer}.0",
-        f"${task.answer}",
-    ):
+    for prediction in (noise, noise + task.answer, task.answer + noise, f"{task.answer}.0", f"${task.answer}"):
         scored = get_score_answer_fn(family)(prediction.strip(), task.meta["entry"])
         outcome = asyncio.run(judge(UNUSED, prediction, task))
         assert isinstance(outcome, Scored)
@@ -197,9 +185,7 @@ EXPRESSION, TRUTH = "\\sqrt{12}", "2\\sqrt{3}"
 READ = "truths read\n"
 
 
-def ending(
-    stdout: str, status: Status = Status.OK, *, cpu_s: float = 4.0
-) -> Callable[[ExecRequest], ExecResult]:
+def ending(stdout: str, status: Status = Status.OK, *, cpu_s: float = 4.0) -> Callable[[ExecRequest], ExecResult]:
     killed = {} if status is Status.OK else {"exit_code": None, "signal": 9}
     result = dataclasses.replace(ok(stdout), status=status, cpu_s=cpu_s, wall_s=6.0, **killed)
     return lambda _: result

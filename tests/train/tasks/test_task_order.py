@@ -42,9 +42,7 @@ SIZES = st.dictionaries(st.sampled_from("abc"), st.integers(1, 7), min_size=1)
 
 
 @given(SIZES, st.integers(0, 3), st.lists(st.integers(0, 12), max_size=6), st.integers(1, 30))
-def test_a_restored_cursor_continues_exactly(
-    sizes: dict[str, int], seed: int, before: list[int], after: int
-) -> None:
+def test_a_restored_cursor_continues_exactly(sizes: dict[str, int], seed: int, before: list[int], after: int) -> None:
     tasks = make_tasks(sizes)
     first = TaskCursor(tasks, seed=seed)
     for count in before:

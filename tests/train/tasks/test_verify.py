@@ -67,10 +67,8 @@ def test_the_last_box_is_read_to_its_matching_brace(inside: str, answer: str) ->
         "I must put it inside <answer> </answer> tags. " + boxed("42"),
         "I use <answer> tags. " + boxed("42"),
         "I could <tool_call> now. " + boxed("42"),
-        '<tool_call>{"name": "f", "arguments": {"code": "<answer>\\\\boxed{1}</answer>"}}</tool_call>'
-        + boxed("42"),
-        boxed("42")
-        + '<tool_call>{"name": "f", "arguments": {"code": "<answer>\\\\boxed{1}</answer>"}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"code": "<answer>\\\\boxed{1}</answer>"}}</tool_call>' + boxed("42"),
+        boxed("42") + '<tool_call>{"name": "f", "arguments": {"code": "<answer>\\\\boxed{1}</answer>"}}</tool_call>',
     ],
 )
 def test_the_last_complete_block_counts(text: str) -> None:

@@ -241,9 +241,7 @@ def _task(row: Any, baseline: Mapping[str, str], where: str) -> Task:
     try:
         uid, prompt = str(row["uid"]), row["prompt"]
     except (KeyError, TypeError):
-        raise ConfigError(
-            f"{where} has no uid and prompt. Pass the question.jsonl of Arena-Hard v0.1."
-        ) from None
+        raise ConfigError(f"{where} has no uid and prompt. Pass the question.jsonl of Arena-Hard v0.1.") from None
     if uid not in baseline or not isinstance(prompt, str):
         raise ConfigError(f"{where}: {BASELINE} has no answer to {uid!r}. Pass files of one version.")
     return Task(id=f"{NAME}-{uid}", source=NAME, question=prompt, answer="", meta={"baseline": baseline[uid]})

@@ -35,9 +35,7 @@ class JudgeFault(Exception):
 class JudgeEndpoint:
     """Requests one judgement per call. `url` ends with /v1; `pause` waits between tries."""
 
-    def __init__(
-        self, url: str, model: str, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
-    ) -> None:
+    def __init__(self, url: str, model: str, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.url, self.model, self._pause = url, model, pause
         self._room = asyncio.Semaphore(CONCURRENT)
 
@@ -62,12 +60,7 @@ class JudgeEndpoint:
 
     async def _ask_once(self, messages: Sequence[Mapping[str, str]]) -> str:
         key = os.environ.get(KEY_VARIABLE)
-        body = {
-            "model": self.model,
-            "messages": list(messages),
-            "temperature": TEMPERATURE,
-            "max_tokens": MAX_TOKENS,
-        }
+        body = {"model": self.model, "messages": list(messages), "temperature": TEMPERATURE, "max_tokens": MAX_TOKENS}
         limit = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             async with (
@@ -83,20 +76,14 @@ class JudgeEndpoint:
                 async for chunk in answer.content.iter_chunked(1 << 16):
                     raw += chunk
                     if len(raw) > _MAX_ANSWER_BYTES:
-                        raise JudgeFault(
-                            f"{self.url} answers with over {_MAX_ANSWER_BYTES} bytes", retryable=False
-                        )
+                        raise JudgeFault(f"{self.url} answers with over {_MAX_ANSWER_BYTES} bytes", retryable=False)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise JudgeFault(
-                f"{self.url} did not answer: {error or type(error).__name__}", retryable=True
-            ) from None
+            raise JudgeFault(f"{self.url} did not answer: {error or type(error).__name__}", retryable=True) from None
         if status != 200:
             shown = raw[:200].decode("utf-8", "replace")
             if key:
                 shown = shown.replace(key, "***")
-            raise JudgeFault(
-                f"{self.url} answered {status}: {shown}", retryable=status in _PASSING or status >= 500
-            )
+            raise JudgeFault(f"{self.url} answered {status}: {shown}", retryable=status in _PASSING or status >= 500)
         try:
             text: Any = json.loads(raw)["choices"][0]["message"]["content"]
         except (ValueError, KeyError, IndexError, TypeError, RecursionError):

@@ -34,9 +34,7 @@ from rocstar.train.tasks.data import content_id
 from rocstar.train.tasks.rows import rows_from
 from rocstar.train.tasks.verify import extract_answer
 
-ROWS: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-)
+ROWS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 """The sets by name. The comment at the top of the file describes the keys."""
 
 LETTERS = "ABCD"
@@ -107,9 +105,7 @@ def read_problems(path: Path, *, name: str) -> list[Task]:
             answer = parse(_column(problem, row["answer"], where))
         except ValueError as error:
             raise ConfigError(f"{where}: the answer {error}. Pass a copy of {name}.") from None
-        tasks.append(
-            Task(id=content_id(name, question, answer), source=name, question=question, answer=answer)
-        )
+        tasks.append(Task(id=content_id(name, question, answer), source=name, question=question, answer=answer))
     digest = json_digest(sorted(task.answer for task in tasks))  # copies differ in order and wording
     if row["answers"] and digest != row["answers"]:
         raise ConfigError(
@@ -135,9 +131,7 @@ def read_choices(path: Path, *, name: str) -> list[Task]:
             for number, row in enumerate(csv.DictReader(file, strict=True), start=1):
                 missing = [column for column in needed if not (row.get(column) or "").strip()]
                 if missing:
-                    raise ConfigError(
-                        f"{path}, row {number} has no {missing[0]!r}. Pass the CSV file of {name}."
-                    )
+                    raise ConfigError(f"{path}, row {number} has no {missing[0]!r}. Pass the CSV file of {name}.")
                 tasks.append(_choice_task(row, name))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(

@@ -93,9 +93,7 @@ def _tail(num_questions: int, tail: float) -> float:
     return float(special.ndtr(special.stdtrit(num_questions - 1, tail)))
 
 
-def _limits(
-    mean_E: Floats, size_E: Floats, tail: float, with_it: float, against: float
-) -> tuple[Floats, Floats]:
+def _limits(mean_E: Floats, size_E: Floats, tail: float, with_it: float, against: float) -> tuple[Floats, Floats]:
     """Return quantiles of a share. `with_it` is added to the outcomes on the side of the limit, `against`
     to the others."""
     from scipy import special  # as above

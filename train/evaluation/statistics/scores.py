@@ -57,9 +57,7 @@ def compute_scores(questions: Questions, ks: Iterable[int], *, failed_as_wrong: 
         avg=exact_mean(means),
         interval=interval_of_means(means, num_attempts=sum(map(len, kept))) if means else None,
         pass_at={k: exact_mean(pass_at_k(len(q), num_correct(q), k) for q in qs) for k, qs in long.items()},
-        pass_power={
-            k: exact_mean(pass_power_k(len(q), num_correct(q), k) for q in qs) for k, qs in long.items()
-        },
+        pass_power={k: exact_mean(pass_power_k(len(q), num_correct(q), k) for q in qs) for k, qs in long.items()},
         maj_at={
             k: exact_mean(maj_at_k([a for _, a in q], [v is True for v, _ in q], k) for q in qs)
             for k, qs in long.items()

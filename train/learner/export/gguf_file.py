@@ -39,8 +39,7 @@ def check_gguf(source: ExportSource) -> None:
     config, kind = source.config, source.config.get("model_type")
     if kind not in ARCHITECTURES:
         raise ConfigError(
-            f"model_type {kind!r} cannot be written as GGUF here, only {', '.join(ARCHITECTURES)}; take "
-            "--format hf"
+            f"model_type {kind!r} cannot be written as GGUF here, only {', '.join(ARCHITECTURES)}; take --format hf"
         )
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
@@ -49,10 +48,7 @@ def check_gguf(source: ExportSource) -> None:
         raise ConfigError("a Llama with biases is not written as GGUF here; take --format hf")
     if config.get("use_sliding_window"):
         raise ConfigError("a sliding window is not written as GGUF here; take --format hf")
-    if (
-        source.tokenizer.get("model", {}).get("type") != "BPE"
-        or source.tokenizer.get("normalizer") not in NORMALIZERS
-    ):
+    if source.tokenizer.get("model", {}).get("type") != "BPE" or source.tokenizer.get("normalizer") not in NORMALIZERS:
         raise ConfigError("only a byte-level BPE tokenizer is written as GGUF here; take --format hf")
     pre_tokenizer_name(source.tokenizer)
 
@@ -175,9 +171,7 @@ def _write_tokenizer(source: ExportSource, writer: Any) -> None:
 def _stored(source: ExportSource) -> list[StoredTensor]:
     """The tensors that are written, in order; a tied head is not."""
     is_tied = bool(source.config.get("tie_word_embeddings"))
-    written = [
-        one for one in source.checked.tensors.values() if not (is_tied and one.name == "lm_head.weight")
-    ]
+    written = [one for one in source.checked.tensors.values() if not (is_tied and one.name == "lm_head.weight")]
     return sorted(written, key=attrgetter("file", "name"))
 
 

@@ -49,9 +49,7 @@ class ExportSource:
             ConfigError: the recipe's template is not there any more.
         """
         own = self.folder / "chat_template.jinja"
-        given = (
-            own.read_text(encoding="utf-8") if own.is_file() else self.tokenizer_config.get("chat_template")
-        )
+        given = own.read_text(encoding="utf-8") if own.is_file() else self.tokenizer_config.get("chat_template")
         name = self.recipe.get("model", {}).get("template", "model")
         if name == "model":
             return given if isinstance(given, str) else None
@@ -84,16 +82,12 @@ def find_source(path: Path) -> ExportSource:
             )
         path = checkpoints[-1]
     if missing := [name for name in NEEDED if not (path / name).is_file()]:
-        raise ConfigError(
-            f"{str(path)!r} has no {missing[0]}; a folder with the model and its tokenizer has one"
-        )
+        raise ConfigError(f"{str(path)!r} has no {missing[0]}; a folder with the model and its tokenizer has one")
     whole = path.resolve()
     run = whole.parent.parent
     is_of_run = whole.parent.name == "checkpoints" and (run / CONFIG).is_file()
     if is_of_run and not (path / COMPLETE).is_file():
-        raise ConfigError(
-            f"{str(path)!r} is not complete: its run was killed while it wrote it; take another step"
-        )
+        raise ConfigError(f"{str(path)!r} is not complete: its run was killed while it wrote it; take another step")
     return ExportSource(
         folder=path,
         checked=check_folder(path),
@@ -111,9 +105,7 @@ def _of_run(run: Path, step: int) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, ManifestError) as error:
         raise ConfigError(f"the run {str(run)!r} is damaged: {error}") from None
     if any(not isinstance(recipe.get(name, {}), dict) for name in ("model", "run")):
-        raise ConfigError(
-            f"the run {str(run)!r} is damaged: model or run is no table in config.toml; restore it"
-        )
+        raise ConfigError(f"the run {str(run)!r} is damaged: model or run is no table in config.toml; restore it")
     scores, before = (read_json_object(path).get("sets", {}) if path.is_file() else {} for path in files)
     return {
         "step": step,

@@ -25,29 +25,17 @@ from rocstar.train.reading.analysis.statistics.estimates import (
 )
 from rocstar.train.reading.analysis.statistics.tally import Floats, Lead, Tally
 from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, TurnTokens, split_turns
-from rocstar.train.reading.analysis.trajectory_selection import (
-    AnalysisSource,
-    read_chosen,
-    select_trajectories,
-)
+from rocstar.train.reading.analysis.trajectory_selection import AnalysisSource, read_chosen, select_trajectories
 
 AT_A_TIME: Final = 16
 """Trajectories in memory."""
 SHOWN_EACH: Final = 2
 """Trajectories of each kind that are shown in full."""
 MAX_SHOWN_TOKENS: Final = 16_384
-KINDS: Final = (
-    "continues after a good tool response",
-    "continues after a failing tool response",
-    "calls no tool",
-)
+KINDS: Final = ("continues after a good tool response", "continues after a failing tool response", "calls no tool")
 """The kinds of trajectory in the order of the page; one with both responses is of the second."""
 
-COMPARISONS: Final = {
-    "any": (Lead.ok, Lead.error),
-    "ok": (Lead.ok,),
-    "error": (Lead.error,),
-}
+COMPARISONS: Final = {"any": (Lead.ok, Lead.error), "ok": (Lead.ok,), "error": (Lead.error,)}
 """The tool results that precede the tokens of each comparison with the control."""
 
 
@@ -142,9 +130,7 @@ def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> A
         num_tokens=int(tokens),
         mean_entropy=nats / tokens,
         shares=class_shares(tally, draws_BM),
-        behind={
-            name: compare_with_control(tally, leads, window, draws_BM) for name, leads in COMPARISONS.items()
-        },
+        behind={name: compare_with_control(tally, leads, window, draws_BM) for name, leads in COMPARISONS.items()},
         profiles={lead: profile(tally, lead, draws_BM) for lead in Lead},
         wordings=wordings,
         mismatch=mismatch,

@@ -69,9 +69,7 @@ def run(options: argparse.Namespace) -> int:
         out.parent.mkdir(exist_ok=True)
         replace_text(out, html_page(found))
     except OSError as error:
-        raise ConfigError(
-            f"cannot write {str(out)!r}: {error.strerror}. Pass another path as --out."
-        ) from None
+        raise ConfigError(f"cannot write {str(out)!r}: {error.strerror}. Pass another path as --out.") from None
     print(json.dumps({**as_plain(found), "page": str(out)}) if options.json else _as_text(found, out))
     return 0
 

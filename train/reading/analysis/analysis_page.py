@@ -30,11 +30,7 @@ FOOT: Final = (
     "Intervals: 95%, each separately, tasks sampled with replacement. The control does not remove other "
     "differences between first and later turns than a tool's response.",
 )
-LEADS: Final = {
-    Lead.asked: ("no tool", 7),
-    Lead.ok: ("good response", 2),
-    Lead.error: ("failing response", 1),
-}
+LEADS: Final = {Lead.asked: ("no tool", 7), Lead.ok: ("good response", 2), Lead.error: ("failing response", 1)}
 """Label and colour of the curve of each kind of turn."""
 MOST_DOUBLINGS: Final = 40
 """A larger ratio is drawn as unbounded."""
@@ -62,8 +58,7 @@ def html_page(analysis: Analysis) -> str:
         {
             "heading": "Most uncertain tokens, by class",
             "notes": [
-                "Counts of tokens in the top fifth of their trajectory; in brackets the count among all "
-                "occurrences."
+                "Counts of tokens in the top fifth of their trajectory; in brackets the count among all occurrences."
             ],
             "table": {
                 "head": ["class", "tokens", "three tokens, the first of them in the top fifth"],
@@ -80,8 +75,7 @@ def html_page(analysis: Analysis) -> str:
             "table": {
                 "head": ["phrase", "after a tool response", "in other turns"],
                 "rows": [
-                    [word, *(_cell(analysis.wordings.words[word, place]) for place in (True, False))]
-                    for word in WORDS
+                    [word, *(_cell(analysis.wordings.words[word, place]) for place in (True, False))] for word in WORDS
                 ],
                 "text": True,
             },
@@ -93,11 +87,7 @@ def html_page(analysis: Analysis) -> str:
                 "trajectory. The tooltip of a token shows its entropy."
             ],
             "texts": [
-                {
-                    "title": shown.trajectory.task.question,
-                    "chip": shown.why,
-                    "blocks": text_blocks(analysis, shown),
-                }
+                {"title": shown.trajectory.task.question, "chip": shown.why, "blocks": text_blocks(analysis, shown)}
                 for shown in analysis.shown
             ],
         },
@@ -241,9 +231,7 @@ def _cell(seen: PhraseCount) -> str:
     value, low, high = share
     if not seen.times:
         return f"not seen; at most {high:.0%}"
-    return (
-        f"{value:.0%} [{low:.0%}, {high:.0%}]; {seen.top / seen.times:.0%} of {seen.times} in the top fifth"
-    )
+    return f"{value:.0%} [{low:.0%}, {high:.0%}]; {seen.top / seen.times:.0%} of {seen.times} in the top fifth"
 
 
 def figures(analysis: Analysis) -> list[Figure | Chart]:
@@ -272,9 +260,7 @@ def _shares(analysis: Analysis) -> RowChart:
 
 def _ratios(analysis: Analysis) -> RowChart:
     """Draw the ratios on an axis of powers of two, of which 1 is the middle."""
-    rows = [
-        ChartRow(f"after {BEHIND[name]}", [_mark(one.ratio, _log2)]) for name, one in analysis.behind.items()
-    ]
+    rows = [ChartRow(f"after {BEHIND[name]}", [_mark(one.ratio, _log2)]) for name, one in analysis.behind.items()]
     known = [v for row in rows for m in row.marks for v in (m.value, m.low, m.high) if v is not None]
     reach = max([1, *(math.ceil(abs(v)) for v in known if math.isfinite(v))])
     ticks = {float(k): f"{2.0**k:g}x" for k in range(-reach, reach + 1)}
@@ -367,9 +353,7 @@ def text_blocks(analysis: Analysis, shown: ShownTrajectory) -> list[tuple[str, l
     return blocks
 
 
-def _pieces(
-    texts: list[str], entropy_U: Floats, top_U: Floats, edges: Floats
-) -> list[tuple[str, int, float]]:
+def _pieces(texts: list[str], entropy_U: Floats, top_U: Floats, edges: Floats) -> list[tuple[str, int, float]]:
     """Return the pieces of a turn; tokens below the top fifth are joined."""
     pieces: list[tuple[str, int, float]] = []
     for text, nats, top in zip(texts, entropy_U.tolist(), top_U.tolist(), strict=True):

@@ -9,11 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from rocstar.train.reading.analysis.statistics.estimates import (
-    BootstrapEstimate,
-    ClassShare,
-    ControlComparison,
-)
+from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, ControlComparison
 from rocstar.train.reading.analysis.token_classes import TokenClass
 
 MIN_TASKS: Final = 8
@@ -27,11 +23,7 @@ NAMES: Final = {
     TokenClass.reason_before_call: "reasoning before a call",
     TokenClass.reason_before_answer: "reasoning in turns without a call",
 }
-BEHIND: Final = {
-    "any": "any tool response",
-    "ok": "a good tool response",
-    "error": "a failing tool response",
-}
+BEHIND: Final = {"any": "any tool response", "ok": "a good tool response", "error": "a failing tool response"}
 
 
 def behind_sentence(name: str, found: ControlComparison) -> str:

@@ -52,9 +52,7 @@ class PhraseCounts:
     """Counts over trajectories. Its size grows with the vocabulary, not with the trajectories."""
 
     def __init__(self) -> None:
-        self.tokens: dict[TokenClass, defaultdict[int, TokenCount]] = {
-            c: defaultdict(TokenCount) for c in CLASSES
-        }
+        self.tokens: dict[TokenClass, defaultdict[int, TokenCount]] = {c: defaultdict(TokenCount) for c in CLASSES}
         self.grams: dict[TokenClass, Counter[tuple[int, ...]]] = {c: Counter() for c in CLASSES}
         """Runs of tokens, the first of them in the top fifth."""
         self.words: dict[tuple[str, bool], PhraseCount] = {

@@ -23,13 +23,7 @@ from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import HIDDEN, Trajectory
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.record.run_directory import (
-    CONFIG,
-    TRAJECTORIES,
-    complete_checkpoints,
-    config_of,
-    step_of,
-)
+from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES, complete_checkpoints, config_of, step_of
 
 FAILED = "failed"
 """The bucket of unscored trajectories (train/groups/selection.py)."""
@@ -112,9 +106,7 @@ def _of_file(file: Path, checkpoint: str | None, temperature: float | None) -> A
 def _temperature(asked: float | None, own: float | None) -> float:
     chosen = asked if asked is not None else 1.0 if own is None else own
     if not 0 < chosen < float("inf"):
-        raise ConfigError(
-            f"a temperature of {chosen:g} is invalid. Pass --temperature with a finite number above 0."
-        )
+        raise ConfigError(f"a temperature of {chosen:g} is invalid. Pass --temperature with a finite number above 0.")
     return chosen
 
 
@@ -132,9 +124,7 @@ def select_trajectories(file: Path, number: int, *, seed: int) -> list[int]:
     about equally many of each. ConfigError if there are none, or the file is unreadable."""
     places = _places(file)
     if not places:
-        raise ConfigError(
-            f"{str(file)!r} has no scored trajectory that may be shown; failed ones are not analysed"
-        )
+        raise ConfigError(f"{str(file)!r} has no scored trajectory that may be shown; failed ones are not analysed")
     rng, by_task = random.Random(f"analyse|{seed}"), dict[Any, list[int]]()
     for row, task in places:
         by_task.setdefault(task, []).append(row)
@@ -175,9 +165,7 @@ def _places(file: Path) -> list[tuple[int, Any]]:
                 for row, entry in enumerate(step_file.rows)
                 if not entry["hidden"] and entry["policy_tokens"] and int(entry["bucket"]) not in failed
             ]
-        return [
-            (row, record["task"]["id"]) for row, record in enumerate(read_records(file)) if _is_shown(record)
-        ]
+        return [(row, record["task"]["id"]) for row, record in enumerate(read_records(file)) if _is_shown(record)]
 
 
 @contextlib.contextmanager

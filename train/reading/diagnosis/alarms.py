@@ -116,9 +116,7 @@ def _tool_errors(history: History) -> str | None:
     rise = risen_share(history, share, calls, by=CUT)
     if rise is None:
         return None
-    return (
-        f"{percents(last(history, share) or [])}; it was {rise[1]:.1%} up to step {step_at(history, rise[2])}"
-    )
+    return f"{percents(last(history, share) or [])}; it was {rise[1]:.1%} up to step {step_at(history, rise[2])}"
 
 
 def _more_for_nothing(history: History, name: str, *, factor: float, least: float) -> str | None:
@@ -150,9 +148,7 @@ def _collapse(history: History) -> str | None:
     if then < CHANGE * fmean(now) or gain is None or gain >= GAIN:
         return None
     step = step_at(history, place)
-    return (
-        f"{numbers(now)} nats; it was {then:.3g} up to step {step}, and correct ones changed by {gain:+.1%}"
-    )
+    return f"{numbers(now)} nats; it was {then:.3g} up to step {step}, and correct ones changed by {gain:+.1%}"
 
 
 def _explosion(history: History) -> str | None:
@@ -166,10 +162,7 @@ def _explosion(history: History) -> str | None:
 
 
 def _mismatch(history: History) -> str | None:
-    behind, others = (
-        last(history, metric("mismatch_kl/after_tool")),
-        last(history, metric("mismatch_kl/elsewhere")),
-    )
+    behind, others = (last(history, metric("mismatch_kl/after_tool")), last(history, metric("mismatch_kl/elsewhere")))
     if behind is None or others is None:
         return None
     is_loud = all(abs(a) > max(DRIFT, CHANGE * abs(b)) for a, b in zip(behind, others, strict=True))
@@ -208,16 +201,11 @@ SOUNDS: Final[Mapping[str, Sounds]] = {
     "length_without_reward": partial(_more_for_nothing, name="seq_len/mean", factor=LONGER, least=0.0),
     "several_answers": _high(ratio(metric("roc_answer_format/gt_one_answer_count"), GENERATED)),
     "same_answer": stays_above(
-        metric("answers/alike"),
-        ALIKE,
-        "{} of the tasks get one and the same answer, beyond those whose answer it is",
+        metric("answers/alike"), ALIKE, "{} of the tasks get one and the same answer, beyond those whose answer it is"
     ),
     "repetition": _high(metric("text/looping")),
     "verifier_timeouts": stays_above(
-        ratio(metric("reward/timeouts"), GENERATED),
-        TIMEOUTS,
-        "the judge gave up on {} of the trajectories",
-        2,
+        ratio(metric("reward/timeouts"), GENERATED), TIMEOUTS, "the judge gave up on {} of the trajectories", 2
     ),
     "all_solved": stays_above(
         ratio(

@@ -80,9 +80,7 @@ def finite(value: float | None) -> float | None:
     return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None
 
 
-def stacked(
-    title: str, unit: str, xs: Sequence[float], parts: Mapping[str, Sequence[float]], **more: Any
-) -> Chart:
+def stacked(title: str, unit: str, xs: Sequence[float], parts: Mapping[str, Sequence[float]], **more: Any) -> Chart:
     """Return bars made of parts; `more`: `colors` by part, and fields of Chart."""
     colors = more.pop("colors")
     series = [

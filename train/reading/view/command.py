@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", help="open it in the browser of this machine")
     text = "also questions of sets whose licence asks that they are not shown"
     parser.add_argument("--reveal", action="store_true", help=text)
-    text = (
-        "write the page of one run into this file instead, with some of its trajectories; it needs no server"
-    )
+    text = "write the page of one run into this file instead, with some of its trajectories; it needs no server"
     parser.add_argument("--export", type=Path, metavar="FILE.html", help=text)
 
 

@@ -40,9 +40,7 @@ class WithheldError(Exception):
 def check_shown(record: Record, *, reveal: bool) -> None:
     """WithheldError for the record of a hidden task without `reveal`."""
     if not reveal and ((record.get("task") or {}).get("meta") or {}).get(HIDDEN):
-        raise WithheldError(
-            "the licence of this task asks that it is not shown; `rocstar view --reveal` shows it"
-        )
+        raise WithheldError("the licence of this task asks that it is not shown; `rocstar view --reveal` shows it")
 
 
 def conversation(record: Record) -> dict[str, Any]:
@@ -143,9 +141,7 @@ def tokens(
     }
 
 
-def _learner(
-    record: Record, learned: LearnedTokens | None, start: int, stop: int
-) -> dict[str, list[Any]] | None:
+def _learner(record: Record, learned: LearnedTokens | None, start: int, stop: int) -> dict[str, list[Any]] | None:
     """Return the learner's values of tokens [start, stop), None for a missing or not finite one."""
     columns = _learned_columns(record, learned)
     if not columns:
@@ -158,8 +154,7 @@ def _learner(
         "entropies": part["entropies"],
     }
     found: dict[str, list[Any]] = {
-        name: [value if math.isfinite(value) else None for value in column.tolist()]
-        for name, column in shown.items()
+        name: [value if math.isfinite(value) else None for value in column.tolist()] for name, column in shown.items()
     }
     return found | {"codes": [None if math.isnan(code) else int(code) for code in part["codes"].tolist()]}
 

@@ -87,9 +87,7 @@ PLOTS = (
     ),
     ERRORS,
     Plot(
-        title="Tool errors",
-        keys={"tool/error_share": ""},
-        caption="Share of all tool calls whose result is an error.",
+        title="Tool errors", keys={"tool/error_share": ""}, caption="Share of all tool calls whose result is an error."
     ),
     LENGTH,
     Plot(
@@ -169,13 +167,7 @@ def plot_chart(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Chart:
         if plot is REWARD and (found := evaluations(rows)):
             series.append(evaluation_series(found, main_set_of(found), color=1))
     return Chart(
-        title=plot.title,
-        subtitle=subtitle,
-        unit=unit,
-        series=series,
-        marks=marks,
-        top=plot.top,
-        caption=plot.caption,
+        title=plot.title, subtitle=subtitle, unit=unit, series=series, marks=marks, top=plot.top, caption=plot.caption
     )
 
 
@@ -217,9 +209,7 @@ def main_set_of(found: Sequence[PlottedEvaluation]) -> str:
     return "heldout" if "heldout" in names else next(iter(names), "")
 
 
-def evaluation_series(
-    found: Sequence[PlottedEvaluation], set_name: str, *, color: int, label: str = ""
-) -> Series:
+def evaluation_series(found: Sequence[PlottedEvaluation], set_name: str, *, color: int, label: str = "") -> Series:
     """Return the scores of a set with their intervals."""
     mine = [e for e in found if e.set_name == set_name]
     return Series(

@@ -33,9 +33,7 @@ _THEMES: Final = (
 
 def page_files() -> dict[str, str]:
     """Return the files of the page by name."""
-    texts = {
-        path.name: path.read_text(encoding="utf-8") for path in sorted(STATIC.iterdir()) if path.is_file()
-    }
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(STATIC.iterdir()) if path.is_file()}
     return texts | {"view.css": _THEMES + texts["view.css"]}
 
 

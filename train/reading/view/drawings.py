@@ -146,9 +146,7 @@ def time_parts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _bars(
-    rows: Sequence[Row], title: str, unit: str, caption: str, metrics: Sequence[tuple[str, int]]
-) -> list[Chart]:
+def _bars(rows: Sequence[Row], title: str, unit: str, caption: str, metrics: Sequence[tuple[str, int]]) -> list[Chart]:
     """Return the chart of the sum of some metrics, each with its colour, at each step that has any of them"""
     steps = [row for row in rows_of(rows, "rl") if any(number(row, name) for name, _ in metrics)]
     series = [

@@ -25,11 +25,7 @@ from rocstar.train.recipe.errors import ConfigError
 
 QuestionsOf = Callable[[str], Sequence[Mapping[str, Any]]]
 """Returns the questions of a set."""
-ESTIMATES: Final = (
-    "failed attempts count as wrong",
-    "failed attempts left out",
-    "questions not found in training",
-)
+ESTIMATES: Final = ("failed attempts count as wrong", "failed attempts left out", "questions not found in training")
 COLORS: Final = {"correct": 0, "wrong": 1, "truncated": 4}
 MOST_BINS: Final = 32
 """Bars of a distribution."""
@@ -44,9 +40,7 @@ def evaluation_page(folder: Path) -> dict[str, Any]:
     damaged."""
     results = read_results(EvaluationFolder(folder).results)
     chart = _forest(results.sets)
-    caption = (
-        "A mark is avg@k; the whiskers are its 95% interval, with questions, not attempts, as the sample."
-    )
+    caption = "A mark is avg@k; the whiskers are its 95% interval, with questions, not attempts, as the sample."
     if not any(row.marks for row in chart.rows):
         caption = "No attempt was scored."
     return {
@@ -54,8 +48,7 @@ def evaluation_page(folder: Path) -> dict[str, Any]:
         **manifest_facts(folder, results),
         "forest": Figure(partial(row_chart, chart), caption, is_wide=True).as_json(),
         "tables": [
-            {"title": one.title, "head": one.head, "rows": one.rows, "note": one.note}
-            for one in tables(results.sets)
+            {"title": one.title, "head": one.head, "rows": one.rows, "note": one.note} for one in tables(results.sets)
         ],
     }
 
@@ -162,12 +155,9 @@ def _distributions(listing: Listing) -> Iterator[Chart]:
         while values.max(initial=0) // width >= MOST_BINS:
             width *= 2
         num = int(values.max(initial=0)) // width + 1
-        parts = {
-            kind: np.bincount(values[mask] // width, minlength=num).tolist() for kind, mask in kinds.items()
-        }
+        parts = {kind: np.bincount(values[mask] // width, minlength=num).tolist() for kind, mask in kinds.items()}
         heads = [
-            f"{column}: {i * width:,}" + (f" to {(i + 1) * width - 1:,}" if width > 1 else "")
-            for i in range(num)
+            f"{column}: {i * width:,}" + (f" to {(i + 1) * width - 1:,}" if width > 1 else "") for i in range(num)
         ]
         means = [
             f"{format_value(float(values[mask].mean()), '')} where {kind}"

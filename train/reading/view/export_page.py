@@ -42,9 +42,7 @@ class ExportedResponses:
         self.texts: dict[str, str] = {}
         self._reader, self._run, self._room = reader, run, ROOM
 
-    def ask(
-        self, path: str, asked: Mapping[str, Any], answer: Callable[[], Any], *, is_rounded: bool = False
-    ) -> Any:
+    def ask(self, path: str, asked: Mapping[str, Any], answer: Callable[[], Any], *, is_rounded: bool = False) -> Any:
         """Keep the answer to this question; `is_rounded`: its numbers to so many DIGITS. None where there is
         none to be shown, or no room for it."""
         try:
@@ -74,9 +72,7 @@ class ExportedResponses:
         }
         return {name: grid for name, grid in grids.items() if grid is not None}
 
-    def keep_conversations(
-        self, collection: str, places: Iterable[Place]
-    ) -> list[tuple[Place, dict[str, Any]]]:
+    def keep_conversations(self, collection: str, places: Iterable[Place]) -> list[tuple[Place, dict[str, Any]]]:
         """Return the places that are kept, with their rows of the list, which is kept, too."""
         shown = []
         for place in places:
@@ -170,8 +166,5 @@ def export_page(
     }
     head = ("trajectory", "step", "verdict", "decision", "tokens", "calls")
     columns = ("step", "verdict", "bucket", "tokens", "calls")
-    cells = [
-        [f"{row['question'] or row['name']} #{row['sibling']}", *(row[key] for key in columns)]
-        for row in rows
-    ]
+    cells = [[f"{row['question'] or row['name']} #{row['sibling']}", *(row[key] for key in columns)] for row in rows]
     return build_document(f"rocstar: {run}", about, kept.texts, static_table(run, head, cells))

@@ -58,9 +58,7 @@ class RunReader:
         self._filtered = lru_cache(MAX_ORDERS)(
             lambda listing, generation, words, sort: filter_trajectories(listing, words, sort)
         )
-        self._record = lru_cache(MAX_RECORDS)(
-            lambda listing, generation, file, row: listing.opened(file).record(row)
-        )
+        self._record = lru_cache(MAX_RECORDS)(lambda listing, generation, file, row: listing.opened(file).record(row))
 
     def stamps(self) -> dict[str, str]:
         """Return a stamp per run that changes with it."""
@@ -111,9 +109,7 @@ class RunReader:
             "differences": {"runs": list(recipes), "fields": differing_fields(list(recipes.values()))},
         }
 
-    def rows(
-        self, name: str, collection: str, *, words: str, sort: str, start: int, num: int
-    ) -> dict[str, Any]:
+    def rows(self, name: str, collection: str, *, words: str, sort: str, start: int, num: int) -> dict[str, Any]:
         """A part of the list of trajectories, with how many there are."""
         listing = self._listing(name, collection)
         places = self._filtered(listing, listing.generation, words, sort)
@@ -130,9 +126,7 @@ class RunReader:
             "problems": listing.problems[:5],
         }
 
-    def search(
-        self, name: str, collection: str, *, words: str, sort: str, text: str, start: int
-    ) -> dict[str, Any]:
+    def search(self, name: str, collection: str, *, words: str, sort: str, text: str, start: int) -> dict[str, Any]:
         """The next hits of a text among the chosen trajectories."""
         listing = self._listing(name, collection)
         places = self._filtered(listing, listing.generation, words, sort)
@@ -159,9 +153,7 @@ class RunReader:
             "timeline": None if timeline is None else timeline.as_json(),
         }
 
-    def tokens(
-        self, name: str, collection: str, stem: str, row: int, *, start: int, stop: int
-    ) -> dict[str, Any]:
+    def tokens(self, name: str, collection: str, stem: str, row: int, *, start: int, stop: int) -> dict[str, Any]:
         """Columns of tokens."""
         listing, at, record = self._trajectory(name, collection, stem, row)
         learned = _learned(listing, at, record)
@@ -264,9 +256,7 @@ class RunReader:
             raise NothingThereError(f"{name} has no finished evaluation at step {step!r}")
         return folder
 
-    def _trajectory(
-        self, name: str, collection: str, stem: str, row: int
-    ) -> tuple[Listing, int, Mapping[str, Any]]:
+    def _trajectory(self, name: str, collection: str, stem: str, row: int) -> tuple[Listing, int, Mapping[str, Any]]:
         """Return a listing, the place in it of a row of a file, and its record, which may be shown.
 
         NothingThereError for an unknown row, WithheldError for a hidden one.

@@ -14,14 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rocstar.engine.record.json_record import VERSION, RecordError
-from rocstar.engine.record.step_file import (
-    FAMILY_CHARS,
-    MOST_FAMILIES,
-    NAME_BYTES,
-    ROW,
-    seconds_of,
-    task_number,
-)
+from rocstar.engine.record.step_file import FAMILY_CHARS, MOST_FAMILIES, NAME_BYTES, ROW, seconds_of, task_number
 from rocstar.engine.types import HIDDEN, TRUNCATED, Origin, Span
 
 
@@ -170,9 +163,7 @@ def _times(times: _TimesLine | None) -> tuple[float, float, float, float]:
     """Return the times of a row, from `began` to `tools_s`."""
     if times is None:
         return (float("nan"),) * 4
-    tools_s = sum(
-        seconds_of([None if call is None else Span(*call) for call in calls]) for _, _, calls in times.turns
-    )
+    tools_s = sum(seconds_of([None if call is None else Span(*call) for call in calls]) for _, _, calls in times.turns)
     return times.began, times.ended_s, sum(end - start for start, end, _ in times.turns), tools_s
 
 

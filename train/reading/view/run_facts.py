@@ -98,11 +98,7 @@ def head_facts(run: ViewedRun) -> dict[str, Any]:
     base = name if name in shipped_recipes() else ""
     return {
         "progress": progress_of(config, rows, log) if status == "running" else None,
-        "reason": KILLED
-        if status == "killed"
-        else _ending(log)
-        if status in ("interrupted", "failed")
-        else "",
+        "reason": KILLED if status == "killed" else _ending(log) if status in ("interrupted", "failed") else "",
         "base": base,
         "differences": differences(config, base) if config else [],
         "fields": [[name, _toml(value)] for name, value in sorted(flat_fields(config).items())],

@@ -59,9 +59,7 @@ def search(
     return {"hits": hits, "next": None if done else at, "looked": at, "of": len(places), "unread": unread}
 
 
-def _found(
-    listing: Listing, place: int, text: str, needle: bytes, *, reveal: bool
-) -> Mapping[str, str] | None:
+def _found(listing: Listing, place: int, text: str, needle: bytes, *, reveal: bool) -> Mapping[str, str] | None:
     """Return the first hit in the record with its context, or None."""
     row = listing.rows[place]
     if row["hidden"] and not reveal:

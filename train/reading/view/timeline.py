@@ -133,8 +133,7 @@ def drawn_lanes(
     for lane, name in enumerate(names):
         shown = _shortened(name, chars)
         body.append(
-            f'<text class="tick" x="{left - 6}" y="{TOP + LANE * lane + 11}" text-anchor="end">'
-            f"{escape(shown)}</text>"
+            f'<text class="tick" x="{left - 6}" y="{TOP + LANE * lane + 11}" text-anchor="end">{escape(shown)}</text>'
         )
     for bar in _joined(bars, scale):
         x, long = left + bar.start_s * scale, max(APART, (bar.end_s - bar.start_s) * scale)
@@ -209,9 +208,7 @@ def timeline_of_step(listing: Listing, step: int, *, reveal: bool = False) -> di
     ]
     names = [f"{row.get('question') or row['name']} #{row['sibling']}" for row in shown_rows]
     known = ~np.isnan(rows["began"])
-    drawing = step_timeline(
-        [(name, times[row]) for name, row in zip(names, shown, strict=True)], of=int(known.sum())
-    )
+    drawing = step_timeline([(name, times[row]) for name, row in zip(names, shown, strict=True)], of=int(known.sum()))
     return {
         "step": step,
         "before": _step_of(files[at - 1]) if at else None,
@@ -235,9 +232,7 @@ def _sums(rows: npt.NDArray[Any]) -> dict[str, Any] | None:
     """Return the summed seconds of all trajectories and the duration of the step, or None without rows."""
     if not len(rows):
         return None
-    seconds, writing_s, tools_s = (
-        math.fsum(rows[name].tolist()) for name in ("seconds", "writing_s", "tools_s")
-    )
+    seconds, writing_s, tools_s = (math.fsum(rows[name].tolist()) for name in ("seconds", "writing_s", "tools_s"))
     whole = float((rows["began"] + rows["seconds"]).max() - rows["began"].min())
     return {
         "trajectories": len(rows),

@@ -149,9 +149,7 @@ class ViewedRun:
     def collections(self) -> list[str]:
         """The names of what `listing` has."""
         found = [STEPS] if records_of(self.path) else []
-        return found + [
-            f"{step}:{name}" for step, folder in self.evaluations().items() for name in sets_of(folder)
-        ]
+        return found + [f"{step}:{name}" for step, folder in self.evaluations().items() for name in sets_of(folder)]
 
     def evaluations(self) -> dict[str, Path]:
         """The folders of finished evaluations by step; of a folder that is one itself by `0`."""
@@ -256,9 +254,7 @@ class RunIndex:
         self._by_path: dict[Path, ViewedRun] = {}
         for path in self._paths:
             if not path.exists():
-                raise ConfigError(
-                    f"{str(path)!r} does not exist; give a run directory, or a folder that has some"
-                )
+                raise ConfigError(f"{str(path)!r} does not exist; give a run directory, or a folder that has some")
             if not any(_viewable(path)):
                 raise ConfigError(
                     f"{str(path)!r} has nothing to show: no run, evaluation or records lie in it or in its "

@@ -95,15 +95,10 @@ class PageServer:
             ),
             "conversation": lambda r: reader.conversation(*_collection(r), *_place(r)),
             "tokens": lambda r: reader.tokens(
-                *_collection(r),
-                *_place(r),
-                start=_number(r, "from", 0),
-                stop=_number(r, "to", PAGE_TOKENS),
+                *_collection(r), *_place(r), start=_number(r, "from", 0), stop=_number(r, "to", PAGE_TOKENS)
             ),
             "strip": lambda r: reader.strip(*_collection(r), *_place(r), bins=_number(r, "bins", 600)),
-            "group": lambda r: reader.group(
-                _run(r), step=_number(r, "step"), task=_number(r, "task", base=16)
-            ),
+            "group": lambda r: reader.group(_run(r), step=_number(r, "step"), task=_number(r, "task", base=16)),
             "alarms": lambda r: reader.alarms(_run(r)),
             "families": lambda r: reader.families(_run(r)),
             "timeline": lambda r: reader.timeline(_run(r), _number(r, "step")),
@@ -148,9 +143,7 @@ class PageServer:
         for text in request.query.getall("at", []):
             stem, _, row = text.rpartition(":")
             if not (row.isascii() and row.isdecimal()) or len(row) > MAX_DIGITS:
-                raise web.HTTPBadRequest(
-                    text=f"at={text[:80]!r}: a file and a row, step_000001:7 for example"
-                )
+                raise web.HTTPBadRequest(text=f"at={text[:80]!r}: a file and a row, step_000001:7 for example")
             named.append((stem, int(row)))
 
         def page() -> str:

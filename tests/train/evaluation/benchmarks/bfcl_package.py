@@ -74,13 +74,7 @@ def question(name: str, functions: list[Any] | None = None) -> dict[str, Any]:
 
 def conversation(name: str, *texts: str, **more: Any) -> dict[str, Any]:
     config = {"TicketAPI": {"lit": ["porch"]}}
-    return {
-        "id": name,
-        "question": said(*texts),
-        "initial_config": config,
-        "involved_classes": ["TicketAPI"],
-        **more,
-    }
+    return {"id": name, "question": said(*texts), "initial_config": config, "involved_classes": ["TicketAPI"], **more}
 
 
 DUE = [["light(lamp='red')"], ["light('blue', hours=2)", "douse(lamp='red')"]]

@@ -42,9 +42,7 @@ from .... import needs
 from ..eval_folders import attempt_at
 
 KEY = "sk-secret-of-the-test"
-TASK = Task(
-    id="1", source="arena_hard", question="Name {a} river.", answer="", meta={"baseline": "The Rhine."}
-)
+TASK = Task(id="1", source="arena_hard", question="Name {a} river.", answer="", meta={"baseline": "The Rhine."})
 
 
 @dataclass
@@ -135,9 +133,7 @@ async def test_a_transient_fault_is_retried() -> None:
         (200, '{"choices": [{"message": {"content": "I cannot decide."}}]}', ("no_label", False, 1)),
     ],
 )
-async def test_an_attempt_without_a_judgement_failed(
-    status: int, body: str, expected: tuple[str, bool, int]
-) -> None:
+async def test_an_attempt_without_a_judgement_failed(status: int, body: str, expected: tuple[str, bool, int]) -> None:
     fake = FakeJudge(lambda game: web.Response(status=status, text=body))
     outcome = await judged(fake)
     assert isinstance(outcome, Failed)
@@ -241,8 +237,7 @@ def folder(tmp_path: Path, uids: list[str]) -> Path:
     (tmp_path / "model_answer").mkdir()
     questions = [{"uid": uid, "category": "c", "cluster": "d", "prompt": f"Do {uid}."} for uid in "ab"]
     answers = [
-        {"uid": uid, "model": "gpt-4-0314", "messages": [{}, {"content": {"answer": f"Did {uid}."}}]}
-        for uid in uids
+        {"uid": uid, "model": "gpt-4-0314", "messages": [{}, {"content": {"answer": f"Did {uid}."}}]} for uid in uids
     ]
     (tmp_path / "question.jsonl").write_text("\n".join(map(json.dumps, questions)))
     (tmp_path / "model_answer" / "gpt-4-0314.jsonl").write_text("\n".join(map(json.dumps, answers)))
@@ -338,10 +333,7 @@ def test_the_interval_covers_at_its_level() -> None:
     """Each prompt has its own skill, so that its games are alike."""
     rng = np.random.default_rng(0)
     drawn = [
-        [
-            np.repeat(rng.random(2) < skill, rng.choice([1, 3], 2)).astype(float)
-            for skill in rng.beta(1, 1.5, 120)
-        ]
+        [np.repeat(rng.random(2) < skill, rng.choice([1, 3], 2)).astype(float) for skill in rng.beta(1, 1.5, 120)]
         for _ in range(300)
     ]
     truth = np.concatenate([games for points in drawn for games in points]).mean()

@@ -136,11 +136,7 @@ def test_equal_calls_of_different_types_are_distinct() -> None:
 
 
 STEER = function(
-    "steer",
-    angle="float",
-    laps="long",
-    fast="boolean",
-    names={"type": "ArrayList", "items": {"type": "String"}},
+    "steer", angle="float", laps="long", fast="boolean", names={"type": "ArrayList", "items": {"type": "String"}}
 )
 
 
@@ -157,11 +153,6 @@ STEER = function(
     ],
 )
 def test_java_arguments_are_literals_in_text(arguments: Mapping[str, Any], right: bool) -> None:
-    possible: Mapping[str, list[Any]] = {
-        "angle": [1.5],
-        "laps": [3],
-        "fast": [True, ""],
-        "names": [["a", "b"], ""],
-    }
+    possible: Mapping[str, list[Any]] = {"angle": [1.5], "laps": [3], "fast": [True, ""], "names": [["a", "b"], ""]}
     calls: list[Call] = [("steer", arguments)]
     assert match_due_calls([STEER], calls, [{"steer": possible}], language=Language.java) is right

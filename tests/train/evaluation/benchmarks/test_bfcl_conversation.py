@@ -20,15 +20,7 @@ from rocstar.engine.record.json_record import Verdict, from_record, to_record
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import ToolFailure
-from rocstar.engine.types import (
-    Attempt,
-    FinishReason,
-    Scored,
-    Task,
-    ToolResult,
-    TrajectoryKey,
-    Turn,
-)
+from rocstar.engine.types import Attempt, FinishReason, Scored, Task, ToolResult, TrajectoryKey, Turn
 from rocstar.train.evaluation.benchmarks.bfcl.bfcl import (
     MAX_STEPS,
     Finding,
@@ -221,9 +213,7 @@ async def test_an_answer_does_not_depend_on_earlier_requests(tasks: dict[str, Ta
     assert answers == answers[:1] * 7
 
 
-async def test_classes_that_do_not_run_are_our_failure(
-    tasks: dict[str, Task], tmp_path: Path, bfcl: Played
-) -> None:
+async def test_classes_that_do_not_run_are_our_failure(tasks: dict[str, Task], tmp_path: Path, bfcl: Played) -> None:
     package = make_package(tmp_path)
     (task,) = [t for t in load_tasks(package) if t.meta["category"] == "multi_turn_base"]
     (package / "eval_checker" / "multi_turn_eval" / "func_source_code" / "ticket_api.py").unlink()
@@ -297,12 +287,7 @@ def test_a_result_counts_as_often_as_it_came() -> None:
 
 @given(st.lists(st.sampled_from(["call", "prose", "broken", "both"]), max_size=40))
 def test_messages_are_parted_by_turns_that_call_nothing(kinds: list[str]) -> None:
-    texts = {
-        "call": format_calls([RED]),
-        "prose": PROSE,
-        "broken": BROKEN,
-        "both": format_calls([RED]) + BROKEN,
-    }
+    texts = {"call": format_calls([RED]), "prose": PROSE, "broken": BROKEN, "both": format_calls([RED]) + BROKEN}
     messages, over = split_messages([turn(texts[kind]) for kind in kinds])
     ends = [kind != "call" for kind in kinds]
     assert over is (not kinds or ends[-1])
@@ -313,9 +298,7 @@ def test_messages_are_parted_by_turns_that_call_nothing(kinds: list[str]) -> Non
 def test_nothing_of_ours_is_imported_by_the_program_of_the_classes() -> None:
     text = PROGRAM.read_text()
     modules = {
-        line.split()[1].partition(".")[0]
-        for line in text.splitlines()
-        if line.startswith(("import ", "from "))
+        line.split()[1].partition(".")[0] for line in text.splitlines() if line.startswith(("import ", "from "))
     }
     assert modules <= sys.stdlib_module_names
     assert "eval(" not in text.replace("ast.literal_eval(", "")

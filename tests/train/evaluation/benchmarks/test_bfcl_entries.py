@@ -88,11 +88,7 @@ def test_another_simulated_class_is_another_set(package: Path) -> None:
     ("name", "damage", "message"),
     [
         ("BFCL_v3_simple.json", lambda text: text[:20], "line 1 is not JSON"),
-        (
-            "BFCL_v3_simple.json",
-            lambda _: '{"id": "simple_0", "function": []}',
-            "'simple_0' is not of the form",
-        ),
+        ("BFCL_v3_simple.json", lambda _: '{"id": "simple_0", "function": []}', "'simple_0' is not of the form"),
         ("BFCL_v3_simple.json", lambda _: "[]", "line 1 is not a JSON object"),
         ("BFCL_v3_simple.json", lambda text: text.replace('"string"', '"colour"'), "KeyError: 'colour'"),
         ("possible_answer/BFCL_v3_simple.json", lambda _: "", "of that name in possible_answer lacks it"),
@@ -135,9 +131,7 @@ def test_overall_is_the_mean_of_three_parts(means: dict[str, float]) -> None:
 
 
 @given(MEANS, st.floats(0, 1), st.floats(0, 1))
-def test_the_stricter_irrelevance_has_scores_of_its_own(
-    means: dict[str, float], first: float, second: float
-) -> None:
+def test_the_stricter_irrelevance_has_scores_of_its_own(means: dict[str, float], first: float, second: float) -> None:
     strict = {"irrelevance/no_call_attempted": first, "live_irrelevance/no_call_attempted": second}
     found = overall(means | strict)
     replaced = overall(means | {"irrelevance": first, "live_irrelevance": second})

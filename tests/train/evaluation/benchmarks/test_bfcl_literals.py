@@ -29,12 +29,7 @@ from rocstar.train.evaluation.benchmarks.bfcl.gold import java_literal, javascri
         ('new ArrayList<String>() {{ add("a"); add("b"); }}', "ArrayList", "String", ["a", "b"]),
         ("new ArrayList<Long>(Arrays.asList(1L, 2L))", "ArrayList", "long", [1, 2]),
         ("new ArrayList<>()", "ArrayList", None, []),
-        (
-            'new HashMap<String, Integer>() {{ put("a", 1); put("b", true); }}',
-            "HashMap",
-            None,
-            {"a": 1, "b": True},
-        ),
+        ('new HashMap<String, Integer>() {{ put("a", 1); put("b", true); }}', "HashMap", None, {"a": 1, "b": True}),
         ("new HashMap<>()", "HashMap", None, {}),
         ("1" * 5000, "integer", None, "1" * 5000),
     ],

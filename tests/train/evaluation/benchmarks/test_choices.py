@@ -83,9 +83,7 @@ def test_an_order_depends_on_nothing_but_the_question(tmp_path: Path, tasks: Seq
     random.Random(1).shuffle(rows)
     again = GPQA.load(write(tmp_path / "other.csv", rows[:40]))
     known = {task.id: task for task in tasks}
-    assert all(
-        (known[task.id].question, known[task.id].answer) == (task.question, task.answer) for task in again
-    )
+    assert all((known[task.id].question, known[task.id].answer) == (task.question, task.answer) for task in again)
     recorded = [(0, 1, 3, 2), (3, 2, 1, 0), (1, 3, 0, 2)]
     assert [order_of(f"made-up question {number}") for number in range(3)] == recorded
 

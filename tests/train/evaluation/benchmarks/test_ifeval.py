@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.types import Scored, Task
-from rocstar.train.evaluation.benchmarks.ifeval.ifeval import (
-    InstructionJudge,
-    load_tasks,
-    measures,
-    pooled,
-)
+from rocstar.train.evaluation.benchmarks.ifeval.ifeval import InstructionJudge, load_tasks, measures, pooled
 from rocstar.train.recipe.errors import ConfigError
 
 from ..eval_folders import attempt_at
@@ -84,9 +79,7 @@ def test_a_row_that_is_none_is_named(tmp_path: Path, changes: dict[str, Any], sa
         ("", 0.0, "0 of 2 followed"),
     ],
 )
-async def test_the_reward_is_the_strict_verdict_on_all(
-    tmp_path: Path, text: str, reward: float, method: str
-) -> None:
+async def test_the_reward_is_the_strict_verdict_on_all(tmp_path: Path, text: str, reward: float, method: str) -> None:
     (task,) = tasks_of(tmp_path)
     outcome = await InstructionJudge().score(attempt_at(task, text), deadline=None)
     assert outcome == Scored(reward=reward, method=method)

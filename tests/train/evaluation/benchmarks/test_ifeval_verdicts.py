@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.evaluation.benchmarks.ifeval.instructions import (
-    KINDS,
-    check_instructions,
-    language,
-    loose_variants,
-)
+from rocstar.train.evaluation.benchmarks.ifeval.instructions import KINDS, check_instructions, language, loose_variants
 
 from .... import needs
 

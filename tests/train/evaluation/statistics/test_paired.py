@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rocstar.train.evaluation.statistics import paired
-from rocstar.train.evaluation.statistics.paired import (
-    holm,
-    overall_difference,
-    paired_difference,
-    sign_flip_p,
-)
+from rocstar.train.evaluation.statistics.paired import holm, overall_difference, paired_difference, sign_flip_p
 
 RNG = np.random.default_rng(0)
 
@@ -38,9 +33,7 @@ def test_sixteen_is_still_exact_and_seventeen_counts_equal_sums_half() -> None:
     sixteen = [(-1) ** n * n / 16 for n in range(1, 16)] + [1.0]
     assert sign_flip_p(sixteen, RNG) == pytest.approx(enumerated(sixteen, equal=1.0))
     seventeen = [1.0] * 11 + [-1.0] * 4 + [0.0] * 2
-    assert sign_flip_p(seventeen, RNG) == pytest.approx(
-        2 * stats.binom.sf(11, 15, 0.5) + stats.binom.pmf(11, 15, 0.5)
-    )
+    assert sign_flip_p(seventeen, RNG) == pytest.approx(2 * stats.binom.sf(11, 15, 0.5) + stats.binom.pmf(11, 15, 0.5))
 
 
 @given(st.lists(st.integers(-4, 4), min_size=2, max_size=30))

@@ -35,9 +35,7 @@ QUESTIONS = [facts("RRWF"), facts("WWWW"), facts("FFFF"), facts("RFFF")]
 def both(questions: Questions) -> tuple[CountedScores, CountedScores]:
     """Failed attempts left out, and failed attempts as wrong ones."""
     ks = powers_up_to(max(map(len, questions), default=0))
-    return compute_scores(questions, ks, failed_as_wrong=False), compute_scores(
-        questions, ks, failed_as_wrong=True
-    )
+    return compute_scores(questions, ks, failed_as_wrong=False), compute_scores(questions, ks, failed_as_wrong=True)
 
 
 def test_failed_attempts_are_left_out_or_wrong() -> None:
@@ -107,11 +105,7 @@ def majority(answers: list[str | None], correct: list[bool], k: int) -> float:
     return fmean(values)
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([None, "a", "b", "c", "d", "e"]), st.booleans()), min_size=1, max_size=8
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from([None, "a", "b", "c", "d", "e"]), st.booleans()), min_size=1, max_size=8))
 def test_maj_at_k_of_any_verdicts_is_a_mean_over_all_draws(attempts: list[tuple[str | None, bool]]) -> None:
     """Also where an answer was judged both ways. A verdict without an answer is no vote."""
     answers = [answer for answer, _ in attempts]

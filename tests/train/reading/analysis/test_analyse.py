@@ -17,11 +17,7 @@ from rocstar.train.cli import main
 from rocstar.train.learner.checkpoint import full_weights, save_model
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.reading.analysis.analyse import analyse
-from rocstar.train.reading.analysis.trajectory_selection import (
-    read_chosen,
-    resolve_source,
-    select_trajectories,
-)
+from rocstar.train.reading.analysis.trajectory_selection import read_chosen, resolve_source, select_trajectories
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import COMPLETE
 
@@ -181,10 +177,7 @@ BAD: dict[str, tuple[Callable[[Path, Path], list[str]], str]] = {
         lambda run, empty: [str(run / "checkpoints/step_1/config.json")],
         "is not a file of records",
     ),
-    "whose weights": (
-        lambda run, empty: [str(run / "trajectories/step_000001.columns")],
-        "Pass --checkpoint",
-    ),
+    "whose weights": (lambda run, empty: [str(run / "trajectories/step_000001.columns")], "Pass --checkpoint"),
     "step of a file": (
         lambda run, empty: [str(run / "trajectories/step_000001.columns"), "--step=1"],
         "needs a run directory",
@@ -194,10 +187,7 @@ BAD: dict[str, tuple[Callable[[Path, Path], list[str]], str]] = {
     "negative seed": (lambda run, empty: [str(run), "--seed=-1"], "whole number, 0 or more"),
     "wide window": (lambda run, empty: [str(run), "--window=65"], "1 to 64"),
     "out is a folder": (lambda run, empty: [str(run), f"--out={empty}"], "is a folder"),
-    "out is there": (
-        lambda run, empty: [str(run), f"--out={run / 'trajectories/step_000001.index'}"],
-        "pass --force",
-    ),
+    "out is there": (lambda run, empty: [str(run), f"--out={run / 'trajectories/step_000001.index'}"], "pass --force"),
     "unknown": (lambda run, empty: [str(run), "--shade=1"], "--shade"),
 }
 

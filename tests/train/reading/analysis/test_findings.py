@@ -16,11 +16,7 @@ from hypothesis import strategies as st
 from rocstar.engine.charts.drawing import Figure
 from rocstar.train.reading.analysis.analysis_page import figures
 from rocstar.train.reading.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
-from rocstar.train.reading.analysis.statistics.estimates import (
-    BootstrapEstimate,
-    ClassShare,
-    ControlComparison,
-)
+from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, ControlComparison
 from rocstar.train.reading.analysis.statistics.tally import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 
@@ -42,9 +38,7 @@ def estimates(draw: st.DrawFn) -> BootstrapEstimate:
 def test_a_sentence_claims_what_its_interval_shows_and_nothing_else(e: BootstrapEstimate) -> None:
     difference = BootstrapEstimate(value=0.1, low=-0.1, high=0.3, num_tasks=9, num_tokens=9)
     said = behind_sentence("ok", ControlComparison(ratio=e, difference=difference))
-    by_class = class_sentence(
-        TokenClass.call, ClassShare(of_top=difference, of_all=0.2, lift=e, mean_entropy=0.1)
-    )
+    by_class = class_sentence(TokenClass.call, ClassShare(of_top=difference, of_all=0.2, lift=e, mean_entropy=0.1))
     is_enough = e.num_tasks >= MIN_TASKS and all(map(math.isfinite, (e.value, e.low, e.high)))
     assert ("more often" in said) == (is_enough and e.low > 1)
     assert ("less often" in said) == (is_enough and e.high < 1)

@@ -88,10 +88,7 @@ def test_siblings_that_are_alike_tell_no_more_than_one() -> None:
     for siblings in (1, 8):
         tally = tally_of(siblings)
         draws = draw_tasks(tally.num_tasks, np.random.default_rng(5))
-        ratio, share = (
-            compare_with_control(tally, AFTER, 8, draws).ratio,
-            class_shares(tally, draws)[1].of_top,
-        )
+        ratio, share = (compare_with_control(tally, AFTER, 8, draws).ratio, class_shares(tally, draws)[1].of_top)
         limits.append((ratio.low, ratio.high, share.low, share.high, ratio.value))
     assert limits[0] == pytest.approx(limits[1])
 

@@ -51,11 +51,7 @@ TORN = '<tool_call>{"name": "p", "arg'
                 ("Again!" + CALL, "fine", False),
                 ("It is one: " + ANSWER + "$", "", None),
             ],
-            [
-                "fffrrr" + "c" * (len(CALL) + 1),
-                "eeerrr" + "c" * len(CALL),
-                "ooo" + "b" * 8 + "a" * (len(ANSWER) + 1),
-            ],
+            ["fffrrr" + "c" * (len(CALL) + 1), "eeerrr" + "c" * len(CALL), "ooo" + "b" * 8 + "a" * (len(ANSWER) + 1)],
         ),
         (  # an answer in a program is none, and between calls there is reasoning
             [("xyz." + IN_CODE + " and " + CALL, "", None)],
@@ -75,11 +71,7 @@ def test_a_turn_that_answers_the_user_is_no_turn_behind_a_tool() -> None:
 
 def test_one_error_among_several_results_is_an_error_only_behind_it() -> None:
     trajectory = told(("a" + CALL, "x", True), ("b" + CALL, "y", False), ("c", "", None))
-    assert [turn.lead for turn in split_turns(trajectory, decode, window=2)] == [
-        Lead.asked,
-        Lead.error,
-        Lead.ok,
-    ]
+    assert [turn.lead for turn in split_turns(trajectory, decode, window=2)] == [Lead.asked, Lead.error, Lead.ok]
 
 
 def test_the_turns_tile_what_the_policy_wrote() -> None:

@@ -56,19 +56,12 @@ async def sick_run(tmp_path: Path) -> Path:
     return run
 
 
-async def test_a_sick_run_is_told_with_what_shows_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_sick_run_is_told_with_what_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = await sick_run(tmp_path)
     assert main(["doctor", str(run), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     (alarm,) = found["standing"]
-    assert (alarm["alarm"], alarm["kind"], alarm["last_step"], found["ill"]) == (
-        "truncation",
-        "health",
-        20,
-        True,
-    )
+    assert (alarm["alarm"], alarm["kind"], alarm["last_step"], found["ill"]) == ("truncation", "health", 20, True)
     place = {"file": "step_000020", "row": 1}
     assert alarm["trajectories"] == [{"step": 20, "task": "cut", "sibling": 0, "id": "s20/cut/0", **place}]
     assert 15 <= alarm["first_step"] < 20 and alarm["definition"] and alarm["todo"]

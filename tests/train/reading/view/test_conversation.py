@@ -41,9 +41,7 @@ def test_tokens_are_those_of_the_record(viewed: Path) -> None:
             tokens(record, no_texts, None, start=cut, stop=10**9),
         ]
         assert parts[0]["learner"] is None
-        joined = {
-            name: [*parts[0][name], *parts[1][name]] for name in ("ids", "logprobs", "origins", "advantages")
-        }
+        joined = {name: [*parts[0][name], *parts[1][name]] for name in ("ids", "logprobs", "origins", "advantages")}
         assert joined["ids"] == record["ids"] and joined["logprobs"] == record["logprobs"]
         mask = [origin == "policy" for origin in joined["origins"]]
         assert mask == whole.loss_mask().tolist()
@@ -98,10 +96,7 @@ def test_advantages_by_token_stand_at_the_tokens_of_the_policy(viewed: Path) -> 
 def test_one_answer_has_a_bound_and_an_overview_has_all(tmp_path: Path) -> None:
     task = groups_of()[0][0]
     write_step(
-        tmp_path,
-        1,
-        [(task, [MadeSibling(correct=True, calls=3), MadeSibling(correct=False)])],
-        num_tokens=5000,
+        tmp_path, 1, [(task, [MadeSibling(correct=True, calls=3), MadeSibling(correct=False)])], num_tokens=5000
     )
     record = next(iter(read_folder(tmp_path / "trajectories")))
     told = tokens(record, no_texts, None, start=0, stop=10**9)
@@ -137,12 +132,7 @@ def looked_for(viewed: Path, text: str, *, reveal: bool = False) -> list[dict[st
     hits, start, ticks = [], 0, iter(range(10_000))
     while start is not None:
         found = search(
-            listing,
-            np.arange(len(listing.rows)),
-            text,
-            start=start,
-            reveal=reveal,
-            clock=lambda: float(next(ticks)),
+            listing, np.arange(len(listing.rows)), text, start=start, reveal=reveal, clock=lambda: float(next(ticks))
         )
         assert found["looked"] == start + 1, "a slice that is over looks at one record and no more"
         hits += found["hits"]
@@ -153,14 +143,9 @@ def looked_for(viewed: Path, text: str, *, reveal: bool = False) -> list[dict[st
 def test_a_search_goes_on_slice_by_slice_and_finds_every_record_once(viewed: Path) -> None:
     hits = looked_for(viewed, "RESULT 1")
     assert [(hit["step"], hit["sibling"]) for hit in hits] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    assert {hit["found"] for hit in hits} == {"result 1"} and {hit["where"] for hit in hits} == {
-        "result of turn 2"
-    }
+    assert {hit["found"] for hit in hits} == {"result 1"} and {hit["where"] for hit in hits} == {"result of turn 2"}
     assert not looked_for(viewed, "segments"), "what only the form of a record says is no hit"
-    assert (
-        not looked_for(viewed, "hidden question")
-        and len(looked_for(viewed, "hidden question", reveal=True)) == 6
-    )
+    assert not looked_for(viewed, "hidden question") and len(looked_for(viewed, "hidden question", reveal=True)) == 6
 
 
 def test_a_search_finds_what_json_escapes(tmp_path: Path) -> None:

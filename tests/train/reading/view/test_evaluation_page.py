@@ -109,9 +109,7 @@ def svg_of(figure: dict[str, Any]) -> ElementTree.Element:
 
 def test_questions_without_a_verdict_come_last(tmp_path: Path) -> None:
     """It is unknown how hard they are."""
-    questions = {
-        name: {"attempts": attempts} for name, attempts in (("lost", [None]), ("yes", [1.0]), ("no", [0.0]))
-    }
+    questions = {name: {"attempts": attempts} for name, attempts in (("lost", [None]), ("yes", [1.0]), ("no", [0.0]))}
     sets = {"own": {"k": 1, "questions": questions}}
     (tmp_path / "results.json").write_text(json.dumps({"sets": sets}))
     found = grid(tmp_path, "own", None, reveal=False)

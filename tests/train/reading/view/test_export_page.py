@@ -71,9 +71,7 @@ def size_of(page: str) -> int:
 
 
 @pytest.mark.parametrize("share", [0.7, 0.3])
-def test_what_has_no_room_is_left_out_and_counted(
-    run: Path, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
+def test_what_has_no_room_is_left_out_and_counted(run: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     reader = reader_of(run)
     places = reader.sample("made", STEPS, MOST)
     room = int(share * size_of(export_page(reader, "made", STEPS, places, made="today")))

@@ -65,27 +65,16 @@ async def test_names_that_climb(viewed: Path) -> None:
             async with client.get(f"{address}/export?run=made&at=step_000001:{quote(row)}") as answer:
                 assert answer.status in (400, 404) and (await answer.json())["error"], row
         port = int(address.rpartition(":")[2])
-        for target in (
-            b"/static/../web.py",
-            b"/static/%2e%2e/web.py",
-            b"//etc/passwd",
-            b"/%2e%2e/%2e%2e/etc/passwd",
-        ):
+        for target in (b"/static/../web.py", b"/static/%2e%2e/web.py", b"//etc/passwd", b"/%2e%2e/%2e%2e/etc/passwd"):
             assert (await said(port, malformed_http.of_target(target, b"GET") + LAST))[0][0] == 404
 
 
 @pytest.mark.parametrize(
-    "request_of",
-    [malformed_http.of_length, malformed_http.of_lines, malformed_http.of_chunks],
-    ids=["1", "2", "3"],
+    "request_of", [malformed_http.of_length, malformed_http.of_lines, malformed_http.of_chunks], ids=["1", "2", "3"]
 )
 async def test_lines_that_are_none(viewed: Path, request_of: object) -> None:
     assert callable(request_of)
-    forms = {
-        malformed_http.of_length: LENGTHS,
-        malformed_http.of_lines: LINES,
-        malformed_http.of_chunks: CHUNKS,
-    }
+    forms = {malformed_http.of_length: LENGTHS, malformed_http.of_lines: LINES, malformed_http.of_chunks: CHUNKS}
     async with served(viewed) as (_, address):
         for name in forms[request_of].keys() - ACCEPTED:  # type: ignore[index]
             statuses, _ = await said(int(address.rpartition(":")[2]), request_of(b"/", name) + LAST)

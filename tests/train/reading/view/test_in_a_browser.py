@@ -30,15 +30,7 @@ from rocstar.train.reading.view.web import PageServer
 from ....needs import BROWSER, package
 from ....patience import PATIENCE_S
 from ...evaluation.eval_folders import MadeSet, make_folder
-from .view_runs import (
-    SIBLINGS,
-    MadeSibling,
-    groups_of,
-    make_chart_run,
-    make_sick_run,
-    make_view_run,
-    write_step,
-)
+from .view_runs import SIBLINGS, MadeSibling, groups_of, make_chart_run, make_sick_run, make_view_run, write_step
 
 try:
     import axe_playwright_python
@@ -125,9 +117,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     instructed = Task(id="t", source="s", question=f"{INSTRUCTION} What is 0 + 0?", answer="0")
     write_step(made / "marked", 1, [(instructed, SIBLINGS)])
     large = MadeSibling(correct=False, calls=1, errors=1)
-    write_step(
-        made / "large", 1, [(replace(instructed, id="u"), (large,))], text="\u202e\x1b[31m" + "a\n" * LARGE
-    )
+    write_step(made / "large", 1, [(replace(instructed, id="u"), (large,))], text="\u202e\x1b[31m" + "a\n" * LARGE)
     make_chart_run(made / "charts")
     for step in (1, 2):
         make_folder(made / "plain" / "evaluations" / f"step_{step}", MadeSet(name="puzzles", num=6, k=2))
@@ -160,9 +150,7 @@ def page(browser: Browser, served: ServedPage) -> Iterator[Page]:
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on(
         "request",
-        lambda request: (
-            None if request.url.startswith((served.address, "data:")) else wrong.append(request.url)
-        ),
+        lambda request: None if request.url.startswith((served.address, "data:")) else wrong.append(request.url),
     )
     page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
     page.set_default_timeout(30_000)
@@ -173,9 +161,7 @@ def page(browser: Browser, served: ServedPage) -> Iterator[Page]:
 
 def go(page: Page, place: str) -> None:
     """To another place of the page, without loading its modules again."""
-    page.evaluate(
-        "(hash) => { document.querySelector('main').replaceChildren(); location.hash = hash; }", place
-    )
+    page.evaluate("(hash) => { document.querySelector('main').replaceChildren(); location.hash = hash; }", place)
     page.wait_for_selector("main:not([aria-busy]) h1")
 
 
@@ -205,9 +191,7 @@ def test_from_the_list_of_runs_to_a_token(page: Page, served: ServedPage) -> Non
     page.keyboard.press("c")
     page.locator(".tok.policy").first.click()
     expect(page.locator("#token")).to_contain_text(
-        re.compile(
-            r"policy, log-prob -0\.\d+, .*advantage \+0\.30, carries loss.*; learner: log-prob -?0\.\d+"
-        )
+        re.compile(r"policy, log-prob -0\.\d+, .*advantage \+0\.30, carries loss.*; learner: log-prob -?0\.\d+")
     )
     expect(page.locator("#token")).to_contain_text("ratio 1.649, clipped at the upper bound, entropy 1.0")
     page.keyboard.press("ArrowRight")
@@ -291,13 +275,9 @@ def test_times_of_a_trajectory_lead_to_the_timeline_of_its_step(page: Page, serv
 
 def test_a_turn_shows_the_command_that_begins_before_it(page: Page, served: ServedPage) -> None:
     page.goto(served.address + "#/trajectory?run=plain&file=step_000001&row=0")
-    expect(page.locator("#try")).to_have_text(
-        re.compile(r"rocstar chat MODEL --from \S+/step_000001\.columns:0")
-    )
+    expect(page.locator("#try")).to_have_text(re.compile(r"rocstar chat MODEL --from \S+/step_000001\.columns:0"))
     page.get_by_label("try turn 2 again").click()
-    expect(page.locator("[data-turn='2'] .who .replay")).to_have_text(
-        re.compile(r"step_000001\.columns:0@2$")
-    )
+    expect(page.locator("[data-turn='2'] .who .replay")).to_have_text(re.compile(r"step_000001\.columns:0@2$"))
 
 
 def test_a_run_says_what_stands_and_which_families_it_has(page: Page, served: ServedPage) -> None:
@@ -393,9 +373,7 @@ def test_questions_about_a_run_take_three_clicks(page: Page, served: ServedPage)
 
 
 @pytest.mark.parametrize("only", ["never", "always"])
-def test_questions_are_filtered_by_how_often_they_are_solved(
-    page: Page, served: ServedPage, only: str
-) -> None:
+def test_questions_are_filtered_by_how_often_they_are_solved(page: Page, served: ServedPage, only: str) -> None:
     page.goto(f"{served.address}#/evaluation?run=plain&only={only}")
     expect(page.locator(".quick button.on")).to_contain_text(only)
     cells = page.locator(".question .cells")
@@ -487,17 +465,10 @@ def reports(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         figure = Figure(partial(row_chart, RowChart(title=text, rows=[], ticks={0: "0", 1: "1"})), text)
         sections = [
             {"heading": text, "facts": [[text, text]], "notes": [text], "list": [text]},
-            {
-                "figures": [figure.as_json()],
-                "table": {"head": [text, text], "rows": [[text, [[text, text]]]]},
-            },
+            {"figures": [figure.as_json()], "table": {"head": [text, text], "rows": [[text, [[text, text]]]]}},
             {
                 "texts": [
-                    {
-                        "title": text,
-                        "chip": text,
-                        "blocks": [["policy", [[text, 1, 0.5]]], ["tool", [[text, 0, 0]]]],
-                    }
+                    {"title": text, "chip": text, "blocks": [["policy", [[text, 1, 0.5]]], ["tool", [[text, 0, 0]]]]}
                 ]
             },
         ]
@@ -505,9 +476,7 @@ def reports(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             "run": report_page(folder / run),
             "evaluation": write_eval_report(evaluation).read_text(),
             "article": article_page(text, sections),
-            "export": export_page(
-                reader, run, "steps", reader.sample(run, "steps", 2), made="now", start="list"
-            ),
+            "export": export_page(reader, run, "steps", reader.sample(run, "steps", 2), made="now", start="list"),
         }
         for name, page in pages.items():
             found[kind + name] = out / f"{kind}{name}.html"
@@ -655,9 +624,7 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
         for key in ("f", "j", "g"):
             page.keyboard.press(key)
         page.wait_for_selector("main:not([aria-busy])")
-        assert page.evaluate(
-            "globalThis.broken === undefined && !document.querySelector('main script, main iframe')"
-        )
+        assert page.evaluate("globalThis.broken === undefined && !document.querySelector('main script, main iframe')")
     expect(page.locator("#hits, table.group").first).to_be_visible()
     go(page, trajectory)
     expect(page.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
@@ -678,10 +645,7 @@ def test_a_phone_shows_how_a_call_with_a_long_name_went(page: Page, served: Serv
 PAGES = (
     "#/",
     "#/run?run=plain",
-    *(
-        f"#/run?run=plain&tab={tab}"
-        for tab in ("metrics", "alarms", "time", "groups", "families", "recipe", "log")
-    ),
+    *(f"#/run?run=plain&tab={tab}" for tab in ("metrics", "alarms", "time", "groups", "families", "recipe", "log")),
     "#/list?run=plain&text=result",
     "#/evaluation?run=plain",
     "#/overlay?run=plain&run=growing",
@@ -734,9 +698,7 @@ def test_a_chart_shows_exact_numbers_smooths_all_runs_alike_and_zooms(page: Page
     expect(reset).to_be_hidden()
     with page.expect_download() as download:
         reward.get_by_role("button", name="save").click()
-    assert (
-        "var(" not in download.value.path().read_text() and download.value.suggested_filename == "reward.svg"
-    )
+    assert "var(" not in download.value.path().read_text() and download.value.suggested_filename == "reward.svg"
 
 
 def test_a_route_change_leaves_nothing_behind(page: Page, served: ServedPage) -> None:
@@ -802,9 +764,7 @@ def test_runs_are_sorted_filtered_tagged_and_compared(page: Page, served: Served
     expect(page.locator("h1")).to_contain_text("charts")
 
 
-def test_the_learning_rate_and_the_console_are_two_clicks_from_the_run(
-    page: Page, served: ServedPage
-) -> None:
+def test_the_learning_rate_and_the_console_are_two_clicks_from_the_run(page: Page, served: ServedPage) -> None:
     page.goto(served.address + "#/run?run=charts")
     page.get_by_role("link", name="recipe charts").click()
     page.get_by_label("search fields").fill("rl.lr")

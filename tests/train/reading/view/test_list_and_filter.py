@@ -73,11 +73,7 @@ def test_an_attempt_that_is_being_written_is_left_out(tmp_path: Path, viewed: Pa
         ("failed", "", lambda r: "failed" in r["outcome"]),
         ("dropped_positive", "", lambda r: r["decision"]["reason"] == "dropped_positive"),
         ("truncated step=2", "", lambda r: r["finish_reason"] == "max_tokens" and r["step"] == 2),
-        (
-            "errors>0 calls<=1",
-            "",
-            lambda r: [c["is_error"] for t in r["turns"] for c in t["calls"]] == [True],
-        ),
+        ("errors>0 calls<=1", "", lambda r: [c["is_error"] for t in r["turns"] for c in t["calls"]] == [True]),
         ("GCD", "", lambda r: r["task"]["id"] == "gcd-1"),
         ("penalty>=0.5", "", lambda r: r["penalty"] is not None and sum(r["penalty"].values()) >= 0.5),
     ],

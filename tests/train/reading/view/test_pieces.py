@@ -38,9 +38,7 @@ def call_of(text: str) -> dict[str, Any]:
         logprobs=(-0.5,) * len(ids),
         segments=(Segment(start=0, end=len(ids), origin=Origin.policy),),
         version_spans=(),
-        turns=(
-            Turn(start=0, end=len(ids), text=text, stopped=True, calls=calls, results=(result,) * len(calls)),
-        ),
+        turns=(Turn(start=0, end=len(ids), text=text, stopped=True, calls=calls, results=(result,) * len(calls)),),
         finish_reason=FinishReason.answered,
         outcome=Scored(reward=1.0, method="strict"),
     )
@@ -70,15 +68,10 @@ def test_arguments_that_are_no_text_or_empty_are_there() -> None:
     assert call["arguments"] == [(None, "1"), ("input", ""), ("limits", '{\n "wall_s": 2\n}')]
 
 
-@pytest.mark.parametrize(
-    "raw", ['{"name": "x", "arguments": "print(1)"}', '{"name": "x", "arguments": {"code": "a']
-)
+@pytest.mark.parametrize("raw", ['{"name": "x", "arguments": "print(1)"}', '{"name": "x", "arguments": {"code": "a'])
 def test_arguments_that_cannot_be_parsed_are_as_they_were_written(raw: str) -> None:
     call = call_of(f"<tool_call>{raw}</tool_call>")
-    assert (call["name"], call["arguments"]) == (
-        "undecodable call",
-        [(None, f"<tool_call>{raw}</tool_call>")],
-    )
+    assert (call["name"], call["arguments"]) == ("undecodable call", [(None, f"<tool_call>{raw}</tool_call>")])
 
 
 def test_a_mention_that_is_not_closed_does_not_take_the_next_call_along() -> None:
@@ -118,7 +111,5 @@ def test_the_given_answer_is_that_of_the_last_turn(text: str, finish: str, given
 
 
 def test_texts_of_a_row_are_short() -> None:
-    found = row_texts(
-        {"task": {"question": "q" * 10**6, "answer": "a" * 999}, "turns": [{"text": "g" * 999}]}
-    )
+    found = row_texts({"task": {"question": "q" * 10**6, "answer": "a" * 999}, "turns": [{"text": "g" * 999}]})
     assert {name: len(text) for name, text in found.items()} == {"question": 600, "answer": 200, "given": 200}

@@ -99,10 +99,7 @@ def test_names_and_recipes_cannot_act(tmp_path: Path, tags_of: Any, attack: str)
     with MetricsWriter(run / "metrics.jsonl") as writer:
         for step, stage in enumerate([f"a{attack}", f"b{attack}"]):
             writer.write(
-                {"reward/mean": 0.5, f"eval/x{attack.replace('/', '')}/avg@4": 0.5},
-                step=step,
-                stage=stage,
-                phase="rl",
+                {"reward/mean": 0.5, f"eval/x{attack.replace('/', '')}/avg@4": 0.5}, step=step, stage=stage, phase="rl"
             )
     tags = tags_of(write_report(run).read_text())
     scripts = [attributes.get("type") for tag, attributes in tags.found if tag == "script"]
@@ -140,8 +137,7 @@ def test_evaluations_take_the_last_of_a_repeated_step(evaluation: Callable[..., 
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
-    [("", "has no rows yet"), ("{}\n", "not a row"), (None, "metrics.jsonl does not exist")],
+    ("rows", "words"), [("", "has no rows yet"), ("{}\n", "not a row"), (None, "metrics.jsonl does not exist")]
 )
 def test_a_directory_without_rows_is_refused(tmp_path: Path, rows: str | None, words: str) -> None:
     if rows is not None:

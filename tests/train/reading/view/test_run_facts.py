@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.extras import shell_command
-from rocstar.train.reading.view.run_facts import (
-    KILLED,
-    head_facts,
-    metrics_of,
-    progress_of,
-    summary,
-    tiles_of,
-)
+from rocstar.train.reading.view.run_facts import KILLED, head_facts, metrics_of, progress_of, summary, tiles_of
 from rocstar.train.reading.view.viewed_run import ViewedRun
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -39,9 +32,7 @@ def cells_of(rows: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
 
 def test_a_reason_that_nobody_ended_for_in_the_last_step_is_zero_and_the_shares_add_up() -> None:
     rows = [
-        row(
-            1, finish__answered=0.953, finish__max_tokens=0.047, tool__status__error=3.0, tool__calls_mean=1.0
-        ),
+        row(1, finish__answered=0.953, finish__max_tokens=0.047, tool__status__error=3.0, tool__calls_mean=1.0),
         row(2, finish__answered=0.961, finish__max_turns=0.039, failed__deadline=2.0, tool__calls_mean=1.0),
     ]
     cells = cells_of(rows)
@@ -83,11 +74,7 @@ def test_only_counts_of_what_may_not_happen_are_zero_if_absent() -> None:
 
 def test_the_headline_has_evaluations_and_sums(run_dir: Path) -> None:
     found = [tuple(tile.values()) for tile in tiles_of(read_metrics(run_dir / "metrics.jsonl"))]
-    assert found[0] == (
-        "heldout avg@4 on 64 tasks",
-        "0.29 → 0.95",
-        "[0.21, 0.35] → [0.87, 1.00], 95% interval",
-    )
+    assert found[0] == ("heldout avg@4 on 64 tasks", "0.29 → 0.95", "[0.21, 0.35] → [0.87, 1.00], 95% interval")
     assert found[1][:2] == ("easy avg@4 on 64 tasks", "0.21 → 0.88")
     assert ("trajectories generated", "3,840") in [one[:2] for one in found]
     assert found[-1][2] == "60 RL steps, 2 stages"
@@ -104,9 +91,7 @@ def start_of(run: Path, **changes: Any) -> None:
     (run / "manifest.json").write_text(json.dumps({"v": 1, "starts": [start, start | changes]}))
 
 
-def test_each_start_has_what_is_needed_to_reproduce_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_start_has_what_is_needed_to_reproduce_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["rocstar", "train", "recipes/my run.toml"])
     changes = {"started": "2026-01-31T12:00:00+00:00", "ended": "2026-01-31T12:03:07+00:00"}
     changes |= {"commit": "0123456789abcdef", "dirty": True, "world_size": 4, "gpus": ["MI300X"] * 2}
@@ -183,9 +168,7 @@ def test_the_work_after_the_last_step_is_named() -> None:
     assert progress_of({}, [], []) is None
 
 
-def test_a_run_says_why_it_ended_and_its_log_has_no_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_says_why_it_ended_and_its_log_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ["rocstar", "train", "x.toml", "--engine.api_key=hunter2"]
     monkeypatch.setattr("sys.argv", argv)
     start_of(tmp_path, status="failed")

@@ -55,11 +55,7 @@ def test_rows_have_question_and_answers_unless_they_are_withheld(viewed: Path, r
         rows = [
             reader.rows("made", "steps", words=name, sort="sibling", start=0, num=1)["rows"][0],
             reader.group("made", step=1, task=task)["siblings"][0],
-            next(
-                one
-                for one in reader.timeline("made", 1)["rows"]
-                if (one["name"], one["sibling"]) == (name, 0)
-            ),
+            next(one for one in reader.timeline("made", 1)["rows"] if (one["name"], one["sibling"]) == (name, 0)),
             reader.task("made", task=task)["listed"],
         ]
         assert [{key: row[key] for key in ("question", "answer", "given") if key in row} for row in rows] == [

@@ -14,12 +14,7 @@ from rocstar.engine.record.reading import read_folder
 from rocstar.engine.types import Span, TrajectoryTimes, TurnTimes
 from rocstar.train.reading.view.conversation import conversation
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.timeline import (
-    MOST_LANES,
-    drawn_lanes,
-    timeline_of_step,
-    trajectory_timeline,
-)
+from rocstar.train.reading.view.timeline import MOST_LANES, drawn_lanes, timeline_of_step, trajectory_timeline
 from rocstar.train.reading.view.viewed_run import records_of
 
 from .view_runs import MadeSibling, groups_of, write_step
@@ -27,9 +22,7 @@ from .view_runs import MadeSibling, groups_of, write_step
 
 def bars(svg: str) -> list[tuple[float, float, str, str]]:
     """x, width, y and colour of everything drawn on a lane."""
-    found = re.findall(
-        r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)" height="12" fill="var\((--c\d)\)"/>', svg
-    )
+    found = re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)" height="12" fill="var\((--c\d)\)"/>', svg)
     return [(float(x), float(width), y, color) for x, y, width, color in found]
 
 

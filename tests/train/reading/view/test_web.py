@@ -67,9 +67,7 @@ async def test_what_is_no_http_has_the_form_of_other_errors(viewed: Path) -> Non
     assert " 400 " in line and body.decode() == f"400: {reason}\n"
 
 
-async def test_another_user_of_this_machine_needs_the_token(
-    viewed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_another_user_of_this_machine_needs_the_token(viewed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(viewed, token="a-token") as (client, address):
         assert (await asked(client, address + "/api/runs"))[0] == 200, "this user's own process"
     monkeypatch.setattr(ConnectionLimiter, "peer_user", lambda connections, inner: os.getuid() + 1)
@@ -86,9 +84,7 @@ async def test_another_user_of_this_machine_needs_the_token(
             assert "path" not in answer.headers["Set-Cookie"].lower()
         headers = {"Cookie": cookie, "Host": "hub.example:443"}  # behind a proxy
         assert (await asked(client, address + "/api/runs", **headers))[0] == 200
-        status, told = await asked(
-            client, address + "/api/runs", **headers, **{"Sec-Fetch-Site": "cross-site"}
-        )
+        status, told = await asked(client, address + "/api/runs", **headers, **{"Sec-Fetch-Site": "cross-site"})
         assert status == 403 and "another site" in told["error"]
     async with served(viewed) as (client, address):
         assert (await asked(client, address + "/api/runs"))[0] == 200, "--no-token"
@@ -173,9 +169,7 @@ async def test_a_trajectory_has_the_commands_that_go_on_from_it(viewed: Path) ->
     async with served(viewed) as (client, address):
         where = f"{address}/api/conversation?run=made&file=step_000002&row=0"
         file = viewed / "trajectories" / "step_000002.columns"
-        assert (await asked(client, where))[1]["chat"] == shell_command(
-            "chat", "MODEL", "--from", f"{file}:0"
-        )
+        assert (await asked(client, where))[1]["chat"] == shell_command("chat", "MODEL", "--from", f"{file}:0")
         saved = viewed / "checkpoints" / "step_2"
         saved.mkdir(parents=True)
         (saved / "COMPLETE").touch()
@@ -191,9 +185,7 @@ async def test_a_page_is_told_of_a_new_step_and_of_nothing_else(tmp_path: Path) 
     run = tmp_path / "run"
     write_step(run, 1, groups_of())
     async with served(run) as (client, address), client.get(address + "/events") as stream:
-        first = await anext(
-            told async for line in stream.content if (told := line.strip()).startswith(b"data:")
-        )
+        first = await anext(told async for line in stream.content if (told := line.strip()).startswith(b"data:"))
         assert set(json.loads(first[5:])) == {"run"}, "what there is when the first page opens is news"
         write_step(run, 2, groups_of())
         await anext(line async for line in stream.content if line.startswith(b"data:"))
@@ -258,9 +250,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two evaluations of one set, the second better, in a folder of theirs."""
     folder = tmp_path_factory.mktemp("evaluated")
     for name, better in (("a", 0), ("b", 4)):
-        made = MadeSet(
-            name="puzzles", num=12, k=2, answered=lambda question, _, better=better: question < 4 + better
-        )
+        made = MadeSet(name="puzzles", num=12, k=2, answered=lambda question, _, better=better: question < 4 + better)
         make_folder(folder / name, made)
     return folder
 
@@ -280,11 +270,7 @@ async def test_evaluations_are_drawn_listed_and_compared(evaluated: Path) -> Non
         _, told = await asked(
             client, f"{address}/api/conversation?run=a&of=0:puzzles&file=puzzles&row={hard['row'] + 1}"
         )
-        assert (told["task"]["id"], told["listed"]["sibling"], told["listed"]["verdict"]) == (
-            hard["id"],
-            1,
-            "wrong",
-        )
+        assert (told["task"]["id"], told["listed"]["sibling"], told["listed"]["verdict"]) == (hard["id"], 1, "wrong")
         _, paired = await asked(client, address + "/api/paired?a=a:0&b=b:0")
         assert paired["difference"] == pytest.approx(4 / 12)
         questions = paired["questions"]["puzzles"]["questions"]

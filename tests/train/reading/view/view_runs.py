@@ -30,14 +30,7 @@ from rocstar.engine.types import (
     TrajectoryTimes,
     TurnTimes,
 )
-from rocstar.train.algorithm.roc import (
-    Decision,
-    Penalty,
-    RocMode,
-    TrajectoryStats,
-    resample_on_correct,
-    roc_penalty,
-)
+from rocstar.train.algorithm.roc import Decision, Penalty, RocMode, TrajectoryStats, resample_on_correct, roc_penalty
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
 from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file
@@ -77,14 +70,7 @@ ALIKE = tuple(MadeSibling(correct=True) for _ in range(3))
 
 
 def trajectory(
-    made: MadeSibling,
-    *,
-    step: int,
-    task: Task,
-    sibling: int,
-    text: str = "",
-    num_tokens: int = 8,
-    seed: int = 0,
+    made: MadeSibling, *, step: int, task: Task, sibling: int, text: str = "", num_tokens: int = 8, seed: int = 0
 ) -> tuple[Trajectory, list[str]]:
     """A trajectory of one turn for each call and one that answers, with the text of each segment."""
     rng = random.Random(f"{seed}/{step}/{task.id!a}/{sibling}")
@@ -124,8 +110,7 @@ def times_of(made: MadeSibling, *, sibling: int) -> TrajectoryTimes:
     """Each turn takes a second and each call half of one; the k-th sibling begins k seconds later."""
     starts = [0.5 + 1.5 * k for k in range(made.calls + 1)]
     turns = [
-        TurnTimes(written=Span(start, start + 1.0), calls=(Span(start + 1.0, start + 1.5),))
-        for start in starts[:-1]
+        TurnTimes(written=Span(start, start + 1.0), calls=(Span(start + 1.0, start + 1.5),)) for start in starts[:-1]
     ]
     end = starts[-1] + 1.0
     return TrajectoryTimes(
@@ -264,9 +249,7 @@ def make_chart_run(run: Path) -> Path:
 
 def groups_of(text: str = "") -> list[tuple[Task, Sequence[MadeSibling]]]:
     """The groups of each step."""
-    drawn = Task(
-        id=f"gcd-1{text}", source=f"gcd{text}", question=f"gcd of 84 and 36?{text}", answer=f"12{text}"
-    )
+    drawn = Task(id=f"gcd-1{text}", source=f"gcd{text}", question=f"gcd of 84 and 36?{text}", answer=f"12{text}")
     alike = replace(drawn, id=f"sum-1{text}", source=f"sum{text}")
     hidden = replace(drawn, id="secret", question="the hidden question", meta={HIDDEN: True})
     return [(drawn, SIBLINGS), (alike, ALIKE), (hidden, ALIKE)]

@@ -31,13 +31,7 @@ from statistics import fmean
 from rocstar.engine.types import Attempt, Outcome, Scored, Task, ToolResult, Turn
 from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
 from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Language, match_due_calls
-from rocstar.train.evaluation.benchmarks.bfcl.entries import (
-    INSTALL,
-    MAX_TURNS,
-    SIZES,
-    is_multi_turn,
-    load_tasks,
-)
+from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, MAX_TURNS, SIZES, is_multi_turn, load_tasks
 from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, near_miss
 from rocstar.train.evaluation.benchmarks.bfcl.simulation import CallHung, MessageOutcome, Simulation
 
@@ -98,9 +92,7 @@ class FunctionJudge:
         else:
             meta = attempt.task.meta
             language = Language(meta["language"])
-            right = calls is not None and match_due_calls(
-                meta["described"], calls, meta["due"], language=language
-            )
+            right = calls is not None and match_due_calls(meta["described"], calls, meta["due"], language=language)
             why = "undecodable" if calls is None else "calls_match" if right else "calls_differ"
         return Scored(reward=float(right), method=why, is_correct=right)
 
@@ -179,9 +171,7 @@ def split_messages(turns: Sequence[Turn]) -> tuple[list[list[list[Call]]], bool]
     return messages, over
 
 
-def judge_conversation(
-    called: Sequence[Sequence[Sequence[Call]]], played: Sequence[MessageOutcome]
-) -> Finding:
+def judge_conversation(called: Sequence[Sequence[Sequence[Call]]], played: Sequence[MessageOutcome]) -> Finding:
     """Return the verdict on the answered messages.
 
     Args:
@@ -218,14 +208,10 @@ def overall(means: Mapping[str, float]) -> dict[str, float]:
     instead of the published rule's are added under names that end in NO_CALL_ATTEMPTED.
     """
     composed = _composed(means)
-    strict = {
-        c: means[f"{c}/{NO_CALL_ATTEMPTED}"] for c in IRRELEVANCE if f"{c}/{NO_CALL_ATTEMPTED}" in means
-    }
+    strict = {c: means[f"{c}/{NO_CALL_ATTEMPTED}"] for c in IRRELEVANCE if f"{c}/{NO_CALL_ATTEMPTED}" in means}
     if len(strict) == len(IRRELEVANCE):
         again = _composed({**means, **strict})
-        composed |= {
-            f"{name}/{NO_CALL_ATTEMPTED}": value for name, value in again.items() if name != "multi_turn"
-        }
+        composed |= {f"{name}/{NO_CALL_ATTEMPTED}": value for name, value in again.items() if name != "multi_turn"}
     return composed
 
 

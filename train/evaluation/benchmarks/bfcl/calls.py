@@ -68,11 +68,7 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
 def match_due_calls(
-    functions: Sequence[Function],
-    calls: Sequence[Call],
-    due: Sequence[Due],
-    *,
-    language: Language = Language.python,
+    functions: Sequence[Function], calls: Sequence[Call], due: Sequence[Due], *, language: Language = Language.python
 ) -> bool:
     """True if `calls` are the ones in `due`, in any order."""
     if len(calls) != len(due):
@@ -117,9 +113,7 @@ def _is_due(function: Function, call: Call, due: Due, language: Language) -> boo
     return all(parameter in arguments or "" in values for parameter, values in possible.items())
 
 
-def _is_possible(
-    described: Mapping[str, Any], value: Any, possible: Sequence[Any], language: Language
-) -> bool:
+def _is_possible(described: Mapping[str, Any], value: Any, possible: Sequence[Any], language: Language) -> bool:
     """True if a value has its type and is among the possible ones."""
     expected, item, item_type = types_of(described, language)
     kind = described["type"]
@@ -139,8 +133,7 @@ def _is_possible(
     if expected is list and item_type is dict:
         objects: Sequence[Mapping[str, Any]] = value
         return any(
-            len(objects) == len(one)
-            and all(o != "" and _same_object(v, o) for v, o in zip(objects, one, strict=True))
+            len(objects) == len(one) and all(o != "" and _same_object(v, o) for v, o in zip(objects, one, strict=True))
             for one in possible
         )
     if expected is str:
@@ -363,10 +356,7 @@ def _javascript_object(text: str) -> Any:
     found = _JS_OBJECT.match(text)
     if found is None:
         return text
-    return {
-        key.strip().strip("'\""): _javascript_member(value.strip())
-        for key, value in _JS_PAIR.findall(found[1])
-    }
+    return {key.strip().strip("'\""): _javascript_member(value.strip()) for key, value in _JS_PAIR.findall(found[1])}
 
 
 def _javascript_member(text: str) -> Any:

@@ -132,12 +132,7 @@ def _question(row: Row, due: Any, category: str) -> Task:
 
 
 def _conversation(
-    row: Row,
-    due: Any,
-    category: str,
-    documents: Mapping[str, list[Row]],
-    sources: Mapping[str, str],
-    package: Path,
+    row: Row, due: Any, category: str, documents: Mapping[str, list[Row]], sources: Mapping[str, str], package: Path
 ) -> Task:
     classes = row["involved_classes"]
     functions = [function for name in classes for function in documents[name]]
@@ -173,12 +168,7 @@ def _task(row: Row, messages: Any, meta: Mapping[str, Any]) -> Task:
         raise TypeError("the last message is not the user's")
     answer = json.dumps(meta.get("due", ()), ensure_ascii=False)
     return Task(
-        id=row["id"],
-        source="bfcl_v3",
-        question=last["content"],
-        answer=answer,
-        meta=meta,
-        context=tuple(context),
+        id=row["id"], source="bfcl_v3", question=last["content"], answer=answer, meta=meta, context=tuple(context)
     )
 
 
@@ -216,11 +206,7 @@ _SCHEMA_TYPES = {
     "dict": "object",
     "any": "string",
 }
-_HINTS = {
-    Language.python: "Python 3",
-    Language.java: "Java 8 SDK",
-    Language.javascript: "JavaScript",
-}
+_HINTS = {Language.python: "Python 3", Language.java: "Java 8 SDK", Language.javascript: "JavaScript"}
 _NAMES = {Language.java: "Java", Language.javascript: "JavaScript"}
 
 
@@ -268,8 +254,5 @@ def _literal(described: Mapping[str, Any], language: Language) -> dict[str, Any]
         note += f" The list elements are of type {item}; they are not in string representation."
     if "properties" in described:
         entries = json.dumps(described["properties"])
-        note += (
-            " The dictionary entries have the following schema; they are not in string representation. "
-            f"{entries}"
-        )
+        note += f" The dictionary entries have the following schema; they are not in string representation. {entries}"
     return {**shown, "type": "string", "description": described.get("description", "") + note}

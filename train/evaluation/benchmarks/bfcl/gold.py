@@ -101,8 +101,7 @@ def java_literal(value: Any, kind: str, item: str | None = None) -> str:
     if isinstance(value, list):
         bare = item in ("any", "char") or (item == "String" and kind == "Array")
         elements = ", ".join(
-            one if bare and isinstance(one, str) else java_literal(_quoted(one), item or "any")
-            for one in value
+            one if bare and isinstance(one, str) else java_literal(_quoted(one), item or "any") for one in value
         )
         if kind == "ArrayList":
             return f"new ArrayList<>(Arrays.asList({elements}))" if value else "new ArrayList<>()"

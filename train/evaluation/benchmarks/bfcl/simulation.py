@@ -74,8 +74,7 @@ class Simulation:
         """
         asked: dict[str, Any] = {
             "classes": {
-                name: ".".join(["bfcl_eval", *MODULES.parts, FUNCTION_FILES[name]])
-                for name in meta["classes"]
+                name: ".".join(["bfcl_eval", *MODULES.parts, FUNCTION_FILES[name]]) for name in meta["classes"]
             },
             "config": meta["config"],
             "long": "long_context" in meta["category"],
@@ -86,9 +85,7 @@ class Simulation:
         loop = asyncio.get_running_loop()
         response = await loop.run_in_executor(self._asking, self._answer, package, asked)
         return [
-            MessageOutcome(
-                results=[(text, raised) for text, raised in results], due=due_results, same_state=same
-            )
+            MessageOutcome(results=[(text, raised) for text, raised in results], due=due_results, same_state=same)
             for results, due_results, same in response["messages"]
         ]
 

@@ -59,9 +59,7 @@ def _task(row: Any, where: str) -> Task:
             f"{where} lacks the columns key, prompt, instruction_id_list and kwargs. Pass a copy of IFEval."
         ) from None
     if not isinstance(prompt, str) or not names or len(names) != len(given):
-        raise ConfigError(
-            f"{where}: {len(names)} instructions with {len(given)} kwargs. Pass a copy of IFEval."
-        )
+        raise ConfigError(f"{where}: {len(names)} instructions with {len(given)} kwargs. Pass a copy of IFEval.")
     arguments = [_arguments(name, kwargs, where) for name, kwargs in zip(names, given, strict=True)]
     meta = {"key": key.removeprefix("ifeval-"), "instruction_id_list": names, "kwargs": arguments}
     return Task(id=f"ifeval-{meta['key']}", source=NAME, question=prompt, answer="", meta=meta)
@@ -110,9 +108,7 @@ class InstructionJudge:
             return Scored(reward=0.0, method="truncated")
         instructions = to_instructions(attempt.task.meta)
         async with asyncio.timeout_at(deadline):
-            verdicts = await asyncio.to_thread(
-                check_instructions, instructions, strip_thinking(attempt.turns)
-            )
+            verdicts = await asyncio.to_thread(check_instructions, instructions, strip_thinking(attempt.turns))
         count = f"{sum(verdicts.strict)} of {len(instructions)} followed"
         return Scored(reward=float(all(verdicts.strict)), method=count)
 
@@ -141,9 +137,7 @@ def pooled(scored: Sequence[tuple[Task, Scored, Mapping[str, float]]]) -> Mappin
     if not counts:
         return {}
     return {
-        f"{name}_pooled": sum(
-            count * columns[name] for count, (_, _, columns) in zip(counts, scored, strict=True)
-        )
+        f"{name}_pooled": sum(count * columns[name] for count, (_, _, columns) in zip(counts, scored, strict=True))
         / sum(counts)
         for name in ("instruction_strict", "instruction_loose")
     }

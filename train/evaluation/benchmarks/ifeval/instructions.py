@@ -15,11 +15,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from rocstar.sandbox.extras import install_command
-from rocstar.train.evaluation.benchmarks.ifeval.english_text import (
-    count_words,
-    split_sentences,
-    treebank_tokens,
-)
+from rocstar.train.evaluation.benchmarks.ifeval.english_text import count_words, split_sentences, treebank_tokens
 from rocstar.train.recipe.errors import ConfigError
 
 Arguments = Mapping[str, Any]
@@ -132,9 +128,7 @@ def nth_nonblank_paragraph(response: str, given: Arguments) -> bool:
     """Check as `nth_paragraph`, but among the counted paragraphs; a first word of several words is
     compared in full."""
     paragraphs = [paragraph for paragraph in response.split("\n\n") if paragraph.strip()]
-    return len(paragraphs) >= given["nth_paragraph"] and _begins_with(
-        paragraphs, len(paragraphs), given, several=True
-    )
+    return len(paragraphs) >= given["nth_paragraph"] and _begins_with(paragraphs, len(paragraphs), given, several=True)
 
 
 def _begins_with(paragraphs: list[str], count: int, given: Arguments, *, several: bool = False) -> bool:
@@ -296,9 +290,7 @@ KINDS: Mapping[str, InstructionKind] = {
     "detectable_content:postscript": InstructionKind(
         check=lambda text, given: bool(
             re.search(
-                _POSTSCRIPTS.get(
-                    given["postscript_marker"].strip(), given["postscript_marker"].strip().lower()
-                ),
+                _POSTSCRIPTS.get(given["postscript_marker"].strip(), given["postscript_marker"].strip().lower()),
                 text.lower(),
             )
         ),
@@ -311,9 +303,7 @@ KINDS: Mapping[str, InstructionKind] = {
     ),
     # Quotes after the phrase are ignored.
     "startend:end_checker": InstructionKind(
-        check=lambda text, given: (
-            text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower())
-        ),
+        check=lambda text, given: text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower()),
         arguments={"end_phrase": str},
     ),
     "startend:quotation": InstructionKind(

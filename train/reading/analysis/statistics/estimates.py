@@ -121,9 +121,7 @@ def class_shares(tally: Tally, draws_BM: Floats) -> list[ClassShare]:
     return found
 
 
-def compare_with_control(
-    tally: Tally, leads: Sequence[Lead], window: int, draws_BM: Floats
-) -> ControlComparison:
+def compare_with_control(tally: Tally, leads: Sequence[Lead], window: int, draws_BM: Floats) -> ControlComparison:
     """Compare the first `window` tokens of turns with one of `leads` with the control."""
     sums_QMLW = tally.by_offset[..., :window]
     after_QMW, control_QMW = sums_QMLW[:, :, list(leads)].sum(2), sums_QMLW[:, :, Lead.asked]
@@ -147,9 +145,7 @@ def profile(tally: Tally, lead: Lead, draws_BM: Floats) -> list[BootstrapEstimat
         mean_W = sums_QMW.sum(1)[Quantity.entropy] / sums_QMW.sum(1)[Quantity.tokens]
         mean_BW = drawn_QBW[Quantity.entropy] / drawn_QBW[Quantity.tokens]
     tasks_W, tokens_W = (sums_QMW[Quantity.tokens] > 0).sum(0), sums_QMW.sum(1)[Quantity.tokens]
-    return [
-        _estimate(mean_W[w], mean_BW[:, w], int(tasks_W[w]), int(tokens_W[w])) for w in range(len(mean_W))
-    ]
+    return [_estimate(mean_W[w], mean_BW[:, w], int(tasks_W[w]), int(tokens_W[w])) for w in range(len(mean_W))]
 
 
 def _shares(sums: Floats) -> tuple[Floats, Floats]:
@@ -173,6 +169,4 @@ def _against(after: Floats, control: Floats) -> tuple[Floats, Floats]:
 
 def _estimate(value: float, values_B: Floats, num_tasks: int, num_tokens: int) -> BootstrapEstimate:
     low, high = interval(values_B, num_tasks)
-    return BootstrapEstimate(
-        value=float(value), low=low, high=high, num_tasks=num_tasks, num_tokens=num_tokens
-    )
+    return BootstrapEstimate(value=float(value), low=low, high=high, num_tasks=num_tasks, num_tokens=num_tokens)
