@@ -1,0 +1,1 @@
+"""The gateway: conversations of foreign agents, over exact token ids."""

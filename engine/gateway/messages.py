@@ -1,0 +1,126 @@
+"""The canonical form of a conversation. A dialect reads a request into it and writes an answer from it.
+
+    OpenAI chat, Responses, Anthropic messages, ... --> Request (messages, functions, limits)
+    Answer (message, ids, log-probs, finish) ---------> the dialect's body or stream
+
+Two messages with the same `key` are one message: harnesses re-serialise the arguments of calls, drop or rename
+the ids of calls, drop reasoning and change whitespace at the ends of texts when they send the history again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rocstar.engine.inference.base import Generation
+
+Role = Literal["system", "user", "assistant", "tool"]
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of a function by the policy.
+
+    Attributes:
+        id: pairs the call with its result within one conversation.
+        name: of the function.
+        arguments: JSON text as it was written; an object if the call is well-formed.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+    @property
+    def key(self) -> str:
+        """The name and the arguments with sorted keys; unparsable arguments byte by byte."""
+        try:
+            arguments = json.dumps(json.loads(self.arguments), sort_keys=True)
+        except (ValueError, RecursionError):
+            arguments = self.arguments
+        return f"{self.name}({arguments})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message of a conversation. Content of a list of text parts is their concatenation.
+
+    Attributes:
+        reasoning: the thinking of an assistant; "" if it has none or the harness dropped it.
+        calls: of an assistant.
+        call_id: of a tool result, the id of the call it answers; "" if the dialect has none.
+        is_error: of a tool result, whether the harness marked it as an error.
+    """
+
+    role: Role
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    call_id: str = ""
+    is_error: bool = False
+
+    @property
+    def key(self) -> str:
+        """The canonical form as JSON, without reasoning, ids of calls, and whitespace at the ends."""
+        return json.dumps([self.role, self.text.strip(), [call.key for call in self.calls]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request for one sample, in the canonical form.
+
+    Attributes:
+        model: the name that the client asked for; the answer repeats it.
+        messages: the history, oldest first. Empty if `prompt_ids` is given.
+        functions: the tools that the client offers, as chat templates show them:
+            {"type": "function", "function": {"name", "description", "parameters"}}.
+        prompt_ids: exact ids to continue (`/inference/v1/generate`, `/v1/completions` with ids), else None.
+        max_tokens: the limit of this sample; None for the session's.
+        temperature: None for the session's. A training session refuses another one.
+        stops: stop sequences.
+        stop_ids: token ids that end the sample beside the template's.
+        seed: of the noise; None for the session's.
+        is_streamed: the client reads a stream.
+        with_logprobs, with_token_ids: what the client asked to see.
+        ignored: names of fields that were read and have no effect, for the counter per field.
+    """
+
+    model: str
+    messages: tuple[Message, ...] = ()
+    functions: tuple[Mapping[str, Any], ...] = ()
+    prompt_ids: tuple[int, ...] | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    stops: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    is_streamed: bool = False
+    with_logprobs: bool = False
+    with_token_ids: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One sample, in the canonical form.
+
+    Attributes:
+        id: unique over all sessions, without a dialect's prefix.
+        request: what it answers.
+        message: the assistant's message: text, reasoning and calls as the client gets them.
+        finish: why it ended, in OpenAI's words.
+        prompt_ids: the ids that the sample continued.
+        generation: the sampled ids with the stop token included, a log-prob of the sampled distribution each.
+        created: seconds since 1970.
+    """
+
+    id: str
+    request: Request
+    message: Message
+    finish: Finish
+    prompt_ids: tuple[int, ...]
+    generation: Generation
+    created: int = field(default=0)
