@@ -1,7 +1,7 @@
 """The canonical form of a conversation. A dialect reads a request into it and writes an answer from it.
 
     OpenAI chat, Responses, Anthropic messages, ... --> Request (messages, functions, limits)
-    Answer (message, ids, log-probs, finish) ---------> the dialect's body or stream
+    Sample (message, ids, log-probs, finish) ---------> the dialect's body or stream
 
 Two messages with the same `key` are one message: harnesses re-serialise the arguments of calls, drop or rename
 the ids of calls, drop reasoning and change whitespace at the ends of texts when they send the history again.
@@ -21,7 +21,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class FunctionCall:
     """A call of a function by the policy.
 
     Attributes:
@@ -58,7 +58,7 @@ class Message:
     role: Role
     text: str = ""
     reasoning: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[FunctionCall, ...] = ()
     call_id: str = ""
     is_error: bool = False
 
@@ -84,7 +84,7 @@ class Request:
         stop_ids: token ids that end the sample beside the template's.
         seed: of the noise; None for the session's.
         is_streamed: the client reads a stream.
-        with_logprobs, with_token_ids: what the client asked to see.
+        with_logprobs, with_token_ids: show them in the answer.
         ignored: names of fields that were read and have no effect, for the counter per field.
     """
 
@@ -104,12 +104,12 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Sample:
     """One sample, in the canonical form.
 
     Attributes:
         id: unique over all sessions, without a dialect's prefix.
-        request: what it answers.
+        request: the request of this sample.
         message: the assistant's message: text, reasoning and calls as the client gets them.
         finish: why it ended, in OpenAI's words.
         prompt_ids: the ids that the sample continued.
