@@ -1,7 +1,7 @@
 """The canonical form of a conversation. A dialect reads a request into it and writes an answer from it.
 
     OpenAI chat, Responses, Anthropic messages, ... --> Request (messages, functions, limits)
-    Sample (message, ids, log-probs, finish) ---------> the dialect's body or stream
+    SampledTurn (message, ids, log-probs, finish) ---------> the dialect's body or stream
 
 Two messages with the same `key` are one message: harnesses re-serialise the arguments of calls, drop or rename
 the ids of calls, drop reasoning and change whitespace at the ends of texts when they send the history again.
@@ -104,7 +104,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SampledTurn:
     """One sample, in the canonical form.
 
     Attributes:
