@@ -10,7 +10,7 @@ export async function show({ root, params, signal }) {
   fill(root, h("div", { class: "above soft" }, `${listed.family} · one task over the steps`),
     h("h1", { class: "question-title", title: listed.question }, titleOf(listed, 300)),
     h("p", { class: "outcome" }, h("span", {}, "expected ", answer(listed.answer)), h("a", { href: address("list", { run, filter: `task=${task}` }) }, "all its trajectories")),
-    h("div", { class: "charts" }, figure(drawing)),
+    h("h2", { class: "hidden" }, "All runs"), h("div", { class: "charts" }, figure(drawing)),
     Object.entries(runs).map(([name, steps]) => [
       h("h2", {}, name),
       table(["step", "correct", "reward", "tokens", "tool errors", "kept"], steps.map((one) => [
