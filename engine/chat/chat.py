@@ -25,6 +25,7 @@ from rocstar.engine.chat.boundaries import (
     Thinking,
     Tool,
     find_boundaries,
+    find_suffix,
     find_user_turn,
     load_template,
     rewritten,
@@ -139,6 +140,22 @@ class ChatFormat:
         """
         before, after = self._user_turn
         return self._encode(self.boundaries.end[len(self.stop_text) :] + before + self._plain(text) + after)
+
+    def suffix_ids(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
+        """Ids from behind the policy's stop token over any further messages to its next turn's opening; `tools`
+        as for a prompt.
+
+        Raises:
+            ChatError: the template rewrites earlier turns when these messages follow, or does not show them.
+        """
+        roles = {message["role"] for message in messages}
+        if roles == {"tool"}:
+            return self.tool_suffix_ids([message["content"] for message in messages])
+        if roles == {"user"} and len(messages) == 1:
+            return self.user_suffix_ids(messages[0]["content"])
+        plain, shown = self._plain(messages), self.tools if tools is None else self._plain(tools)
+        suffix = find_suffix(self.render, shown, plain, thinking=self._thinking)
+        return self._encode(self.boundaries.end[len(self.stop_text) :] + suffix)
 
     @cached_property
     def _user_turn(self) -> tuple[str, str]:

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 from prometheus_client import Metric
 
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import ServedConversation
+from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.conversation_store import CONVERSATION, ConversationStore
-from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.types import Failed, Origin, Trajectory
 from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.errors import RequestError

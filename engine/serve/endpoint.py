@@ -18,11 +18,10 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import ServedConversation
+from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.conversation_manager import ConversationManager, ServeMetrics, ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
-from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts
 from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
 from rocstar.engine.serve.requests import (

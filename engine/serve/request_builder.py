@@ -18,10 +18,11 @@ from typing import Any
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.shown import ShownCheck
+from rocstar.engine.gateway.graph import shown_prompt
 from rocstar.engine.inference.base import ScoresPrompts
 from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.conversation import ConversationOrder, ServedModel
 from rocstar.engine.serve.conversation_store import TEMPERATURE
-from rocstar.engine.serve.recording_engine import ConversationOrder, ServedModel
 from rocstar.engine.serve.requests import (
     AGENT,
     MODELS,
@@ -34,7 +35,6 @@ from rocstar.engine.serve.requests import (
     TokenizeRequest,
     unsupported,
 )
-from rocstar.engine.serve.stream_parser import thought_tags
 from rocstar.engine.types import Task
 from rocstar.sandbox.http.errors import RequestError
 
@@ -251,19 +251,8 @@ class RequestBuilder:
     def prompt_of(
         self, messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]] | None
     ) -> tuple[list[Mapping[str, Any]], list[int]]:
-        """Return the messages and their token ids, by the policy's template. Thinking of earlier responses is
-        put back where the policy wrote it. Raises RequestError for content that the template drops."""
-        chat = self.agent.chat
-        try:
-            check = self._own if functions is None else ShownCheck(chat.render, functions)
-            shown = check.shown_form(messages, thought_tags(chat.boundaries.opening))
-            if shown[-1]["role"] != "user":
-                return shown, chat.messages_ids(shown, functions)
-            return shown, chat.prompt_ids(shown[-1]["content"], shown[:-1], functions)
-        except ChatError as error:
-            raise RequestError(
-                f"messages cannot be shown to the policy as they are: {error}", field="messages"
-            ) from None
+        """As `shown_prompt`, with a check that is kept for the agent's own tools."""
+        return shown_prompt(self.agent.chat, messages, functions, self._own if functions is None else None)
 
     def text_ids(self, text: str) -> list[int]:
         """Ids of a text in which special tokens are themselves."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
+from rocstar.engine.gateway.stream_parts import Kind, Part, TextPart, ToolCallPart, ToolResultPart, join_texts
 from rocstar.engine.inference.base import PromptScores
 from rocstar.engine.serve.conversation import ServedConversation
-from rocstar.engine.serve.stream_parts import Kind, Part, TextPart, ToolCallPart, ToolResultPart, join_texts
 from rocstar.engine.types import Origin, Scored, Trajectory
 
 Decode = Callable[[Sequence[int]], str]
