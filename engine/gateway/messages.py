@@ -20,6 +20,12 @@ Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "tool_calls"]
 
 
+def _number(digits: str) -> int | float:
+    """Return the number, a whole one as an integer: JavaScript writes 1.0 as 1."""
+    value = float(digits)
+    return int(value) if value.is_integer() else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionCall:
     """A call of a function by the policy.
@@ -36,9 +42,9 @@ class FunctionCall:
 
     @property
     def key(self) -> str:
-        """The name and the arguments with sorted keys; unparsable arguments byte by byte."""
+        """The name and the arguments with sorted keys and 1.0 as 1; unparsable arguments byte by byte."""
         try:
-            arguments = json.dumps(json.loads(self.arguments), sort_keys=True)
+            arguments = json.dumps(json.loads(self.arguments, parse_float=_number), sort_keys=True)
         except (ValueError, RecursionError):
             arguments = self.arguments
         return f"{self.name}({arguments})"

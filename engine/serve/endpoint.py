@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel
 
+from rocstar.engine.gateway.dialects.events import PING, encode_event, encode_json, error_object
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.conversation_manager import ConversationManager, ServeMetrics, ServeOptions
@@ -34,8 +35,7 @@ from rocstar.engine.serve.requests import (
     GenerationRequest,
     TokenizeRequest,
 )
-from rocstar.engine.serve.response_stream import PING, ChatResponse, CompletionResponse, encode_event, encode_json
-from rocstar.engine.serve.responses import error_object
+from rocstar.engine.serve.response_stream import ChatResponse, CompletionResponse
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import authenticate

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
-import msgspec
-
+from rocstar.engine.gateway.dialects.events import DONE, encode_event, encode_json
 from rocstar.engine.gateway.stream_parts import Kind, Part, TextPart, ToolCallPart, ToolResultPart, join_texts
 from rocstar.engine.inference.base import PromptScores
 from rocstar.engine.serve.conversation import ServedConversation
@@ -50,27 +48,6 @@ def policy_rows(trajectory: Trajectory, decode: Decode) -> Iterator[TokenRow]:
 
 def _finite_or_none(logprob: float) -> float | None:
     return logprob if math.isfinite(logprob) else None
-
-
-DONE = b"data: [DONE]\n\n"
-PING = b": ping\n\n"
-_HALF = re.compile("[\ud800-\udfff]")
-_encoder = msgspec.json.Encoder()
-
-
-def encode_json(value: Any) -> bytes:
-    """Return the value as JSON. An unpaired surrogate, which a policy may write, becomes U+FFFD: many
-    parsers, including this server's, reject its escape, and clients send responses back."""
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError:
-        text = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), ensure_ascii=False)
-        return _HALF.sub("\ufffd", text).encode()
-
-
-def encode_event(value: Any) -> bytes:
-    """Return one event of a stream."""
-    return b"data: " + encode_json(value) + b"\n\n"
 
 
 GAP = "\x00"

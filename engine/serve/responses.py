@@ -1,4 +1,4 @@
-"""The schemas of response bodies, for openapi.py, and request errors as OpenAI's error object.
+"""The schemas of response bodies, for openapi.py, and the errors of failed conversations.
 
 response_stream.py and endpoint.py build the responses; tests compare them with these schemas.
 """
@@ -10,7 +10,6 @@ from typing import Any
 
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
 from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.http.guard import UNAUTHORIZED
 from rocstar.sandbox.http.openapi import ref
 
 Schema = dict[str, Any]
@@ -189,17 +188,6 @@ SCHEMAS: Mapping[str, Schema] = {
     "Health": _body("The server takes requests.", status=_const("ok")),
 }
 """The schemas by name."""
-
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 504: "timeout_error"}
-_CODES = {UNAUTHORIZED: "invalid_api_key", "": None}
-"""OpenAI's codes, for kinds that have another name there."""
-
-
-def error_object(error: RequestError) -> dict[str, Any]:
-    """Return the error in OpenAI's format."""
-    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    code = _CODES.get(error.kind, error.kind)
-    return {"error": {"message": str(error), "type": kind, "param": error.field or None, "code": code}}
 
 
 def conversation_error(kind: str, detail: str, *, retryable: bool) -> RequestError:

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
+from rocstar.engine.gateway.dialects.events import error_object
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import LOGGED_OWNER, Endpoint
-from rocstar.engine.serve.responses import error_object
 from rocstar.sandbox.http.access_log import make_access_logger
 from rocstar.sandbox.http.drain import StopSignals, wait_until
 from rocstar.sandbox.http.errors import RequestError
