@@ -20,10 +20,10 @@ from typing import Any, Literal
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.gateway.recording_engine import RecordingEngine
+from rocstar.engine.gateway.session import conversation_error
 from rocstar.engine.gateway.stream_parser import StreamParser
 from rocstar.engine.gateway.stream_parts import Part, TextPart, ToolResultPart, merge_parts
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.responses import conversation_error
 from rocstar.engine.tools.box import ToolBox, Tools
 from rocstar.engine.tools.results import cut_middle
 from rocstar.engine.tools.tool import ToolFailure

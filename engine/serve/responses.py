@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
-from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.openapi import ref
 
 Schema = dict[str, Any]
@@ -188,20 +186,3 @@ SCHEMAS: Mapping[str, Schema] = {
     "Health": _body("The server takes requests.", status=_const("ok")),
 }
 """The schemas by name."""
-
-
-def conversation_error(kind: str, detail: str, *, retryable: bool) -> RequestError:
-    """Return the error for a conversation that failed outside the policy."""
-    if kind == "too_long":
-        return RequestError(
-            f"the conversation is too long for the engine: {detail}; send fewer messages or lower max_tokens",
-            field="messages",
-            kind="context_length_exceeded",
-        )
-    if kind == "bad_token":
-        return RequestError(f"the model does not know an id: {detail}", field="prompt", kind=kind)
-    if kind in ("deadline", TRAJECTORY_TIMEOUT, POLICY_TIMEOUT):
-        return RequestError(f"the conversation exceeded its time limit: {detail}", status=504, kind="deadline")
-    if kind == "queue_timeout":
-        return RequestError(f"no engine slot was free in time: {detail}", status=503, kind=kind)
-    return RequestError(f"{kind}: {detail}", status=503 if retryable else 500, kind=kind)

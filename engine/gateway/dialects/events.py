@@ -47,3 +47,8 @@ def error_object(error: RequestError) -> dict[str, Any]:
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     code = _CODES.get(error.kind, error.kind)
     return {"error": {"message": str(error), "type": kind, "param": error.field or None, "code": code}}
+
+
+def failed(problem: RequestError) -> bytes:
+    """Return the last event of a stream that failed, in OpenAI's format."""
+    return encode_event(error_object(problem))

@@ -136,6 +136,13 @@ class Fields:
             raise self.invalid(name, "send at most 16 texts, none of them empty")
         return tuple(items)
 
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """Return the token ids of a list that is not empty."""
+        ids = self.get(name, list, [])
+        if not ids or not all(type(token) is int and 0 <= token < 1 << 31 for token in ids):
+            raise self.invalid(name, "send a list of token ids")
+        return tuple(ids)
+
     def content(self, name: str, kinds: Collection[str]) -> str:
         """Return the concatenation of the parts of these kinds; of a text, the text."""
         if isinstance(self.values.get(name), str):
