@@ -68,7 +68,7 @@ class Gateway:
     """The sessions of a run behind HTTP. `url`: the address, once it listens."""
 
     def __init__(self, sessions: Sessions, *, model: str, max_context: int | None) -> None:
-        self.sessions, self.model, self.max_context = sessions, model, max_context
+        self.sessions, self.model, self.max_context, self.ping_s = sessions, model, max_context, PING_S
         self.url = ""
 
     def make_app(self) -> web.Application:
@@ -95,7 +95,7 @@ class Gateway:
             prompt = await asyncio.to_thread(session.graph.prompt, asked)
             return json_response({"input_tokens": len(prompt.ids)})
         digest = hashlib.blake2b(route.encode() + b"\0" + body, digest_size=16).digest()
-        response = await send_sample(request, dialect, asked, session.sample(asked, digest))
+        response = await send_sample(request, dialect, asked, session.sample(asked, digest), ping_s=self.ping_s)
         session.delivered(digest)
         return response
 

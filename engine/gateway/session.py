@@ -217,7 +217,7 @@ class Session:
         begin = size if prompt.parent is None else len(nodes[self.graph.path(prompt.parent)[0]].context)
         sampled = sum(len(node.generation.ids) for node in nodes)
         response = min(begin - size, -sampled) + limits.max_response_tokens
-        if len(nodes) + len(self._running) > limits.max_turns:
+        if len(nodes) + len(self._busy) >= limits.max_turns:
             self.finish = FinishReason.max_turns
             return 0
         if response < 1:
