@@ -139,9 +139,7 @@ async def open_gateway(
 
 def session_key(request: web.Request) -> str:
     """The key of the session that a request names: in its path, as a bearer token, or as an API key."""
-    headers = request.headers
-    given = request.match_info.get("key") or parse_bearer_token(headers).decode()
-    return given or headers.get("x-api-key", "") or headers.get("x-goog-api-key", "")
+    return request.match_info.get("key") or parse_bearer_token(request.headers).decode()
 
 
 def route_of(request: web.Request) -> str:

@@ -113,7 +113,12 @@ class Session:
             idle = [key for key, task in self._answers.items() if task.done()]
             for key in idle[: max(0, len(idle) - MAX_UNDELIVERED)]:
                 del self._answers[key]
-        return await asyncio.shield(answer)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if answer.cancelled():  # by `close`
+                self._check_open()
+            raise
 
     def delivered(self, digest: bytes) -> None:
         """The last byte of the answer was sent: the same request again asks for another sample."""

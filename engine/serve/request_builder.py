@@ -62,17 +62,6 @@ def validate_chat(request: ChatRequest) -> None:
             f"response_format.type = {json.dumps(form)[:80]} is not supported: the policy writes as it "
             "was trained to; leave it out or pass text",
         )
-    if request.logprobs or request.top_logprobs:
-        raise unsupported(
-            "logprobs" if request.logprobs else "top_logprobs",
-            "logprobs are available from /v1/completions and in the records; leave them out here",
-        )
-    if request.tool_choice not in (None, "auto", "none"):
-        raise unsupported(
-            "tool_choice",
-            f"tool_choice = {json.dumps(request.tool_choice)[:80]}: a policy cannot be forced to call; "
-            "give auto or none",
-        )
 
 
 def to_messages(request: Sequence[RequestMessage]) -> list[Mapping[str, Any]]:

@@ -87,8 +87,20 @@ SCHEMAS: Mapping[str, Schema] = {
         role=_const("assistant"),
         content=TEXT,
     ),
+    "TokenLogprob": _body(
+        "A token, by its text or as token_id:N, and its log_softmax(logits / T); null for a token of a tool result.",
+        token=TEXT,
+        logprob=_nullable(NUMBER),
+        top_logprobs=_list(NULL),
+    ),
+    "ChatLogprobs": _body("The tokens of a choice in order.", content=_list(ref("TokenLogprob"))),
     "ChatChoice": _body(
-        "A choice of a response.", index=INTEGER, message=ref("Message"), logprobs=NULL, finish_reason=FINISH
+        "A choice of a response.",
+        {"token_ids": _list(INTEGER)},
+        index=INTEGER,
+        message=ref("Message"),
+        logprobs=_nullable(ref("ChatLogprobs")),
+        finish_reason=FINISH,
     ),
     "PromptDetails": _body("Details of the prompt tokens.", cached_tokens=INTEGER),
     "Usage": _body(
@@ -106,6 +118,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "ChatCompletion": _body(
         "The answer of a conversation.",
+        {"prompt_token_ids": _list(INTEGER)},
         **HEAD,
         object=_const("chat.completion"),
         choices=_list(ref("ChatChoice")),
@@ -114,7 +127,12 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Delta": _body("The new text and calls of a message.", {"role": _nullable(_const("assistant")), **TEXTS}),
     "ChatDelta": _body(
-        "The new part of a choice.", index=INTEGER, delta=ref("Delta"), logprobs=NULL, finish_reason=_nullable(FINISH)
+        "The new part of a choice.",
+        {"token_ids": _list(INTEGER)},
+        index=INTEGER,
+        delta=ref("Delta"),
+        logprobs=_nullable(ref("ChatLogprobs")),
+        finish_reason=_nullable(FINISH),
     ),
     "ChatCompletionChunk": _body(
         "An event of a stream; the last event is [DONE].",
@@ -122,6 +140,7 @@ SCHEMAS: Mapping[str, Schema] = {
             "server_tool_event": _nullable(*EVENTS),
             "usage": _nullable(ref("Usage")),
             "rocstar": _nullable(ref("ServingFacts")),
+            "prompt_token_ids": _list(INTEGER),
         },
         **HEAD,
         object=_const("chat.completion.chunk"),
