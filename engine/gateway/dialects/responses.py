@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from rocstar.engine.gateway.dialects import events
 from rocstar.engine.gateway.dialects.events import named_event
@@ -22,6 +22,21 @@ _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system"
 _TEXTS = ("input_text", "output_text", "text", "refusal")
 _STORED = ("previous_response_id", "conversation", "background", "prompt")
 """Fields that name something stored by the server."""
+
+
+class _Parts(NamedTuple):
+    """Names in the events of an item with one text: its field, the index, and the beginnings of two event types."""
+
+    field: str
+    index: str
+    part: str
+    text: str
+
+
+_PARTS = {
+    "reasoning": _Parts("summary", "summary_index", "reasoning_summary_part", "reasoning_summary_text"),
+    "message": _Parts("content", "content_index", "content_part", "output_text"),
+}
 
 
 def read(body: bytes | Mapping[str, Any]) -> Request:
@@ -138,24 +153,18 @@ def stream(sample: SampledTurn) -> Iterator[bytes]:
     yield event("created", response=begun)
     yield event("in_progress", response=begun)
     for k, item in enumerate(whole["output"]):
-        place = {"item_id": item["id"], "output_index": k}
-        match item["type"]:
-            case "reasoning":
-                empty, (part,) = {**item, "summary": []}, item["summary"]
-                added, text, place = "reasoning_summary_part", "reasoning_summary_text", {**place, "summary_index": 0}
-            case "message":
-                empty, (part,) = {**item, "content": []}, item["content"]
-                added, text, place = "content_part", "output_text", {**place, "content_index": 0}
-            case _:
-                empty, part, added, text = {**item, "arguments": ""}, {}, "", "function_call_arguments"
-        written = item.get("arguments", part.get("text"))
-        yield event("output_item.added", output_index=k, item={**empty, "status": "in_progress"})
-        if added:
-            yield event(f"{added}.added", **place, part={**part, "text": ""})
-        yield event(f"{text}.delta", **place, delta=written)
-        yield event(f"{text}.done", **place, **({"text": written} if added else {"arguments": written}))
-        if added:
-            yield event(f"{added}.done", **place, part=part)
+        place, parts = {"item_id": item["id"], "output_index": k}, _PARTS.get(item["type"])
+        if parts is None:
+            yield event("output_item.added", output_index=k, item={**item, "arguments": "", "status": "in_progress"})
+            yield event("function_call_arguments.delta", **place, delta=item["arguments"])
+            yield event("function_call_arguments.done", **place, arguments=item["arguments"], name=item["name"])
+        else:
+            (part,), place = item[parts.field], {**place, parts.index: 0}
+            yield event("output_item.added", output_index=k, item={**item, parts.field: [], "status": "in_progress"})
+            yield event(f"{parts.part}.added", **place, part={**part, "text": ""})
+            yield event(f"{parts.text}.delta", **place, delta=part["text"], logprobs=[])
+            yield event(f"{parts.text}.done", **place, text=part["text"], logprobs=[])
+            yield event(f"{parts.part}.done", **place, part=part)
         yield event("output_item.done", output_index=k, item=item)
     yield event(whole["status"], response=whole)
 
