@@ -177,12 +177,15 @@ class MessageGraph:
             done = size
             parent = self._by_ids.get(running.digest(), parent)
         running.update(column[done:].tobytes())
+        digest = running.digest()
         start = 0 if parent is None else self.nodes[parent].num_ids
         return Prompt(
             request=request,
             parent=parent,
-            reason=None if parent is not None else "history_edited" if self.nodes else "first",
-            digest=running.digest(),
+            reason=None
+            if parent is not None
+            else self._roots.get(digest, "history_edited" if self.nodes else "first"),
+            digest=digest,
             context=ids[start:],
             origin=Origin.prompt,
             tail=(),
