@@ -20,12 +20,11 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from aiohttp import web
 
-from rocstar.engine.gateway.dialects import anthropic_messages, responses
+from rocstar.engine.gateway.endpoint import COUNT_TOKENS, DIALECTS
 from rocstar.engine.gateway.messages import Finish, FunctionCall, Message, Request, SampledTurn
 from rocstar.engine.inference.base import Generation
 from rocstar.sandbox.http.errors import RequestError
@@ -120,9 +119,13 @@ class Client:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def _python(source: str, **names: bool) -> Callable[[Path, Path, Path], Sequence[str | Path]]:
+def _python(source: str, *script: tuple[str, Mapping[str, Any]] | str, **names: bool) -> Client:
     head = "".join(f"{name} = {value}\n" for name, value in names.items())
-    return lambda venv, npm, work: [venv / "bin/python", "-c", head + source]
+    return Client(
+        command=lambda venv, npm, work: [venv / "bin/python", "agent.py"],
+        script=script or (ADD, FIVE),
+        files=lambda url: {"agent.py": head + source},
+    )
 
 
 def _pi_files(url: str) -> Mapping[str, str]:
@@ -147,19 +150,13 @@ wire_api = "responses"
 
 ECHO = "echo 5"
 CLIENTS: Mapping[str, Client] = {
-    "anthropic": Client(command=_python(ANTHROPIC_LOOP, STREAMED=False), script=[ADD, FIVE]),
-    "anthropic-streamed": Client(command=_python(ANTHROPIC_LOOP, STREAMED=True), script=[ADD, FIVE]),
-    "openai-agents-chat": Client(command=_python(OPENAI_AGENTS, RESPONSES=False, STREAMED=False), script=[ADD, FIVE]),
-    "openai-agents-chat-streamed": Client(
-        command=_python(OPENAI_AGENTS, RESPONSES=False, STREAMED=True), script=[ADD, FIVE]
-    ),
-    "openai-agents-responses": Client(
-        command=_python(OPENAI_AGENTS, RESPONSES=True, STREAMED=False), script=[ADD, FIVE]
-    ),
-    "openai-agents-responses-streamed": Client(
-        command=_python(OPENAI_AGENTS, RESPONSES=True, STREAMED=True), script=[ADD, FIVE]
-    ),
-    "smolagents": Client(command=_python(SMOLAGENTS), script=[ADD, ("final_answer", {"answer": "5"})]),
+    "anthropic": _python(ANTHROPIC_LOOP, STREAMED=False),
+    "anthropic-streamed": _python(ANTHROPIC_LOOP, STREAMED=True),
+    "openai-agents-chat": _python(OPENAI_AGENTS, RESPONSES=False, STREAMED=False),
+    "openai-agents-chat-streamed": _python(OPENAI_AGENTS, RESPONSES=False, STREAMED=True),
+    "openai-agents-responses": _python(OPENAI_AGENTS, RESPONSES=True, STREAMED=False),
+    "openai-agents-responses-streamed": _python(OPENAI_AGENTS, RESPONSES=True, STREAMED=True),
+    "smolagents": _python(SMOLAGENTS, ADD, ("final_answer", {"answer": "5"})),
     "mini-swe-agent": Client(
         command=lambda venv, npm, work: [
             venv / "bin/mini", "-y", "--exit-immediately", "-m", f"openai/{MODEL}", "-t", "Print 5.",
@@ -228,13 +225,10 @@ class RecordingServer:
         self.app.router.add_route("*", "/{path:.*}", self._handle)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        dialects: Mapping[str, ModuleType] = {"/v1/messages": anthropic_messages, "/v1/responses": responses}
-        if request.path not in dialects or request.method != "POST":
+        if request.path not in DIALECTS or request.path == COUNT_TOKENS:
             self.others.append(f"{request.method} {request.path}")
-            if request.path == "/v1/messages/count_tokens":
-                return web.json_response({"input_tokens": 3})
-            return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-        dialect, body = dialects[request.path], await request.read()
+            return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}], "input_tokens": 3})
+        dialect, body = DIALECTS[request.path], await request.read()
         try:
             given = dialect.read(body)
         except RequestError as error:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from rocstar.engine.gateway.dialects import anthropic_messages, responses
+from rocstar.engine.gateway.endpoint import DIALECTS
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request
 from rocstar.sandbox.http.errors import RequestError
 from tests.engine.gateway.foreign_clients import CLIENTS, RECORDINGS, sampled
 
-DIALECTS: Mapping[str, ModuleType] = {"/v1/messages": anthropic_messages, "/v1/responses": responses}
-NAMES = sorted(path.stem for path in RECORDINGS.glob("*.jsonl"))
+REWRITES = {"smolagents"}
+"""Clients that write the sampled turn as text; each of their requests opens a root."""
+NAMES = sorted({path.stem for path in RECORDINGS.glob("*.jsonl")} - REWRITES)
 USER = {"role": "user", "content": "2+3?"}
 CALL = FunctionCall(id="call_1", name="add", arguments='{"a": 2, "b": 3}')
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -39,6 +41,11 @@ def test_the_second_request_of_a_client_extends_the_first_one_by_the_sampled_tur
     turn, result = second.messages[len(first.messages) :]
     assert turn.key == Message(role="assistant", calls=(sampled_call,)).key
     assert result.role == "tool" and "5" in result.text and result.call_id == turn.calls[0].id
+
+
+def test_a_client_that_writes_calls_as_text_extends_no_path() -> None:
+    assert not any(message.calls or message.role == "tool" for message in requests("smolagents")[1].messages)
+    assert requests("smolagents")[0].ignored == ("tool_choice",)
 
 
 def test_fields_without_an_effect_are_named() -> None:
@@ -250,7 +257,7 @@ def test_errors_have_the_form_of_their_dialect() -> None:
         "error": {"type": "overloaded_error", "message": "busy"},
     }
     assert responses.error(busy)["error"]["code"] == "busy"
-    for dialect in DIALECTS.values():
+    for dialect in (anthropic_messages, responses):
         assert dialect.failed(busy).startswith(b"event: error\ndata: ")
 
 
