@@ -4,10 +4,10 @@
         mini-swe-agent==2.4.6
     (cd NPM && npm install @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0 @qwen-code/qwen-code@0.15.10 \
         @mariozechner/pi-coding-agent@0.73.1 && node node_modules/@anthropic-ai/claude-code/install.cjs)
-    python -m tests.engine.gateway.foreign_clients --venv VENV --npm NPM [--only NAME] [--url URL --key KEY]
+    python -m tests.engine.gateway.foreign_clients --venv VENV --npm NPM [--only NAME] [--gateway]
 
-Without --url the requests go to a server with a scripted policy, and the first two of each client are written to
-`recordings/`. With --url the clients run against that server.
+The requests go to a server without a model, and the first two of each client are written to `recordings/`. With
+--gateway the clients run in sessions of the real gateway, over a scripted policy.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ from typing import Any
 
 from aiohttp import web
 
-from rocstar.engine.gateway.endpoint import COUNT_TOKENS, DIALECTS
+from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.gateway.endpoint import COUNT_TOKENS, DIALECTS, open_gateway
 from rocstar.engine.gateway.messages import Finish, FunctionCall, Message, Request, SampledTurn
+from rocstar.engine.gateway.session import Session, Sessions
 from rocstar.engine.inference.base import Generation
+from rocstar.engine.types import TrajectoryKey
 from rocstar.sandbox.http.errors import RequestError
+from tests.engine.gateway.fuzzed_clients import LoggedPolicy, check_columns, make_agent
+from tests.fakes.scripted_policy import ByteTokenizer
+from tests.fakes.scripted_policy import Request as PolicyRequest
 
 HERE = Path(__file__).resolve().parent
 RECORDINGS = HERE / "recordings"
@@ -288,14 +294,32 @@ async def record(name: str, venv: Path, npm: Path) -> tuple[int, str, RecordingS
     server = RecordingServer(CLIENTS[name].script)
     runner = web.AppRunner(server.app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        status, output = await run_client(name, url, "key", venv, npm)
+        status, output = await run_client(name, f"http://127.0.0.1:{runner.addresses[0][1]}", "key", venv, npm)
     finally:
         await runner.cleanup()
     return status, output, server
+
+
+async def run_in_gateway(name: str, venv: Path, npm: Path) -> tuple[int, str, Session, LoggedPolicy]:
+    """Run a client in a session of a gateway, over a policy that follows the client's script."""
+    chat = ChatFormat(ByteTokenizer(), load_template("rstar2", None), [])
+    steps = iter(CLIENTS[name].script)
+
+    def turn(request: PolicyRequest) -> str:
+        step = next(steps)
+        if not isinstance(step, str):
+            step = f"<tool_call>\n{json.dumps({'name': step[0], 'arguments': step[1]})}\n</tool_call>"
+        return f"{THOUGHT}</reason>\n\n{step}"
+
+    policy, sessions = LoggedPolicy(chat, turn), Sessions()
+    session = Session(make_agent(chat, policy), TrajectoryKey(seed=0, step=0, task_id=name, sibling=0))
+    secret = sessions.open(session)
+    async with open_gateway(sessions, model=MODEL, max_context=None) as gateway:
+        status, output = await run_client(name, gateway.url, secret, venv, npm)
+    await sessions.close(secret)
+    return status, output, session, policy
 
 
 def _shortened(value: Any, folder: str) -> Any:
@@ -311,24 +335,22 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, required=True)
     parser.add_argument("--npm", type=Path, required=True)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--url", default="")
-    parser.add_argument("--key", default="key")
-    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--only", default="", help="the beginning of names")
+    parser.add_argument("--gateway", action="store_true", help="run in sessions of a gateway, and record nothing")
     options = parser.parse_args()
     for name in CLIENTS:
         if not name.startswith(options.only):
             continue
-        if options.url:
-            status, output = await run_client(name, options.url, options.key, options.venv, options.npm)
-            print(f"{name:34} exit {status}: {output.strip()[-200:]!r}", flush=True)
+        if options.gateway:
+            status, output, session, policy = await run_in_gateway(name, options.venv, options.npm)
+            columns = session.graph.columns()
+            found = f"{len(columns.starts)} sequences, {len(policy.log)} samples, {len(columns.ids)} tokens"
+            print(f"{name}: exit {status}, {found}, {dict(session.graph.reasons)}, ignored {dict(session.ignored)}")
+            print(f"    trained samples: {check_columns(columns, policy.log)}, output: {output.strip()[-60:]!r}")
             continue
         status, output, server = await record(name, options.venv, options.npm)
-        print(
-            f"{name:34} exit {status}, {len(server.bodies)} requests, others {server.others}, errors {server.errors}: "
-            f"{output.strip()[-2000 if options.verbose else -100 :]!r}",
-            flush=True,
-        )
+        found = f"{len(server.bodies)} requests, errors {server.errors}"
+        print(f"{name}: exit {status}, {found}, output: {output.strip()[-60:]!r}")
         lines = [json.dumps({"route": route, "body": body}) for route, body in server.bodies[:2]]
         (RECORDINGS / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 

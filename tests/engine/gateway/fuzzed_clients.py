@@ -33,7 +33,7 @@ from rocstar.engine.inference.base import Generation, Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.types import Attempt, Origin, Outcome, TrajectoryKey
-from tests.fakes.scripted_policy import ByteTokenizer, Reply, ScriptedPolicy
+from tests.fakes.scripted_policy import ByteTokenizer, Reply, Script, ScriptedPolicy
 from tests.fakes.scripted_policy import Request as PolicyRequest
 
 Item = dict[str, Any]
@@ -239,9 +239,8 @@ CLIENTS: Sequence[type[ChatClient]] = (ChatClient, AnthropicClient, ResponsesCli
 class LoggedPolicy(ScriptedPolicy):
     """A scripted policy that logs what it sampled. Each token has a log-prob of its own."""
 
-    def __init__(self, chat: ChatFormat) -> None:
-        super().__init__(self._turn, chat.tokenizer, token_s=0.0)  # type: ignore[arg-type]
-        self._opening = chat.boundaries.opening
+    def __init__(self, chat: ChatFormat, script: Script) -> None:
+        super().__init__(script, chat.tokenizer, token_s=0.0)  # type: ignore[arg-type]
         self.log: list[tuple[tuple[int, ...], Generation]] = []
         """The prompt's ids and the sample of each request."""
         self._num_tokens = 0
@@ -254,11 +253,16 @@ class LoggedPolicy(ScriptedPolicy):
         self.log.append((tuple(ids), sample))
         return sample
 
-    def _turn(self, request: PolicyRequest) -> Reply:
-        """A turn that depends on the prompt and its repetition: thoughts, texts, calls, bytes of no character."""
+
+def random_turns(chat: ChatFormat) -> Callable[[PolicyRequest], Reply]:
+    """Return a script with thoughts, texts, calls, and bytes of no character."""
+    begin, end = thought_tags(chat.boundaries.opening)
+    opened = "" if begin in chat.boundaries.opening else begin
+
+    def turn(request: PolicyRequest) -> Reply:
+        """Depends on the prompt and its repetition alone."""
         rng = Random(hashlib.sha256(repr((request.ids, request.turn)).encode()).digest())
-        begin, end = thought_tags(self._opening)
-        thought = rng.choice(["", f"{'' if begin in self._opening else begin}Let me see.\n{end}\n\n"])
+        thought = rng.choice(["", f"{opened}Let me see.\n{end}\n\n"])
         text = rng.choice(["", "Fine.", " I think \n so. ", "Größe 漢字 🙂", "a<b and {c}", "<answer>5</answer>"])
         calls = "".join(f"\n<tool_call>\n{_call(rng)}\n</tool_call>" for _ in range(rng.choice([0, 1, 1, 1, 2])))
         match rng.randrange(20):
@@ -267,6 +271,8 @@ class LoggedPolicy(ScriptedPolicy):
             case 1:
                 return Reply(text=f"{thought}{text}xyz", stops=False)
         return Reply(text=thought + text + calls)
+
+    return turn
 
 
 def _call(rng: Random) -> str:
@@ -420,7 +426,7 @@ class Fuzz:
 
         A client of an even seed only appends.
         """
-        rng, policy = Random(seed), LoggedPolicy(chat)
+        rng, policy = Random(seed), LoggedPolicy(chat, random_turns(chat))
         session = Session(make_agent(chat, policy), TrajectoryKey(seed=seed, step=0, task_id="t", sibling=0))
         secret = self.sessions.open(session)
         send = send_to(self.http, self.gateway.url, secret, rng)
@@ -431,7 +437,7 @@ class Fuzz:
 
 
 def make_agent(chat: ChatFormat, policy: LoggedPolicy) -> Agent:
-    limits = RolloutLimits(max_response_tokens=1 << 20, max_turns=1 << 20, max_tool_tokens=200, timeout_s=600.0)
+    limits = RolloutLimits(max_response_tokens=1 << 19, max_turns=1 << 20, max_tool_tokens=200, timeout_s=600.0)
     tools = Dispatcher(tools=[])
     return Agent(inference=policy, chat=chat, tools=tools, judge=NoJudge(), limits=limits, sampling=Sampling())
 
