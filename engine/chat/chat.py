@@ -32,6 +32,7 @@ from rocstar.engine.chat.boundaries import (
 )
 from rocstar.engine.chat.callforms import decoded_arguments, schemas_of
 from rocstar.engine.chat.readback import check_read_back, find_call_form
+from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.chat.toolcalls import THOUGHT, parse_tool_calls
 from rocstar.engine.types import ToolCall, TurnForm
 
@@ -102,6 +103,11 @@ class ChatFormat:
         self._before_ids, self._before, self._after, self._after_ids = self._find_fixed_ids(special)
         # Siblings begin with the same prompt; rendering it is the dearest thing their engine does.
         self._prompt_ids = lru_cache(maxsize=512)(self._make_prompt_ids)
+        self._shown_check = lru_cache(maxsize=32)(lambda tools: ShownCheck(self.render, json.loads(tools)))
+
+    def shown_check(self, tools: Sequence[Tool]) -> ShownCheck:
+        """The check that the template shows messages with these tools. It remembers the forms it has found."""
+        return self._shown_check(json.dumps(tools))
 
     def prompt_ids(
         self, question: str, context: Sequence[Message] = (), tools: Sequence[Tool] | None = None

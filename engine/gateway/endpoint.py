@@ -194,6 +194,8 @@ def check_head(request: web.Request, max_bytes: int) -> None:
 async def read_body(request: web.Request, *, max_bytes: int, timeout_s: float) -> bytes:
     """Return the body. Raises RequestError for one that is too large or does not arrive in time."""
     check_head(request, max_bytes)
+    if request.content.is_eof() and (request.content_length or 0) <= SMALL_BYTES:
+        return request.content.read_nowait()  # it arrived with its head
     chunks: list[bytes] = []
     size = 0
     try:
@@ -237,11 +239,16 @@ async def send_sample(
 ) -> web.StreamResponse:
     """Send an answer, whole or as a stream; return when its last byte is written. A failure behind the first ping
     is an event of the stream. Raises RequestError, and ConnectionError for a client that does not read."""
-    headers = STREAM_HEADERS if asked.is_streamed else {"Content-Type": JSON}
-    response = web.StreamResponse(headers=headers)
+    if not asked.is_streamed:
+        whole = web.Response(body=encode_json(dialect.write(await sampling)), content_type=JSON)
+        async with asyncio.timeout(write_timeout_s):
+            await whole.prepare(request)
+            await whole.write_eof()
+        return whole
+    response = web.StreamResponse(headers=STREAM_HEADERS)
     task = asyncio.create_task(sampling)
     try:
-        while not (await asyncio.wait([task], timeout=ping_s if asked.is_streamed else None))[0]:
+        while not (await asyncio.wait([task], timeout=ping_s))[0]:
             if not response.prepared:
                 await response.prepare(request)
             await write_within(request, response, dialect.PING, write_timeout_s)
@@ -252,12 +259,10 @@ async def send_sample(
                 raise
             parts: Iterator[bytes] = iter([dialect.failed(problem)])
         else:
-            parts = dialect.stream(sample) if asked.is_streamed else iter([encode_json(dialect.write(sample))])
+            parts = dialect.stream(sample)
     finally:
         task.cancel()
     content = b"".join(parts)
-    if not asked.is_streamed:
-        response.content_length = len(content)
     if not response.prepared:
         await response.prepare(request)
     await write_within(request, response, content, write_timeout_s)

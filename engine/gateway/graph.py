@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.gateway.messages import Message, Request
 from rocstar.engine.gateway.stream_parser import thought_tags
 from rocstar.engine.inference.base import Generation, GenerationBuilder
@@ -127,9 +126,14 @@ class MessageGraph:
         self._by_messages: dict[bytes, list[int]] = {}
         """Nodes by the digest of functions and messages through the sampled one."""
         self._by_ids: dict[bytes, int] = {}
-        """The latest node by the digest of its path's ids."""
-        self._shapes: list[tuple[bytes, bytes, bytes, int]] = []
-        """Of each node: digests of its functions, its system messages and its first other message; its messages."""
+        """The latest node by the digest of its path's ids; filled by the first prompt of ids."""
+        self._num_by_ids = 0
+        self._shapes: dict[int, tuple[str, str, str]] = {}
+        """Of each root: its functions, its system messages and its first other message."""
+        self._longest: Counter[int] = Counter()
+        """The most messages of a root's paths."""
+        self._latest: tuple[Any, tuple[Message, ...], list[bytes]] = (None, (), [])
+        """Functions, messages and prefix digests of the latest request."""
 
     @property
     def reasons(self) -> Counter[Reason]:
@@ -142,7 +146,7 @@ class MessageGraph:
         """Return the ids of a request's prompt. Raises RequestError for messages that cannot be shown."""
         if request.prompt_ids is not None:
             return self._prompt_of_ids(request, request.prompt_ids)
-        digests = _prefix_digests(request)
+        digests = self._prefix_digests(request)
         last = max((k for k, message in enumerate(request.messages) if message.role == "assistant"), default=-1)
         parent = self._known_node(request.messages, digests[last]) if last >= 0 else None
         reason: Reason | None = None
@@ -171,6 +175,9 @@ class MessageGraph:
 
     def _prompt_of_ids(self, request: Request, ids: tuple[int, ...]) -> Prompt:
         """Continue the longest known path whose ids begin the prompt, or open a root."""
+        for k in range(self._num_by_ids, len(self.nodes)):
+            self._by_ids[_digest(array("i", self.path_ids(k)).tobytes())] = k
+        self._num_by_ids = len(self.nodes)
         column, running, parent, done = array("i", ids), hashlib.blake2b(digest_size=16), None, 0
         for size in sorted({node.num_ids for node in self.nodes if node.num_ids < len(ids)}):
             running.update(column[done:size].tobytes())
@@ -210,19 +217,35 @@ class MessageGraph:
         closing = [] if ids and ids[-1] == chat.stop_id else [chat.stop_id]
         return [*closing, *chat.suffix_ids(template_messages(tail), functions)]
 
+    def _prefix_digests(self, request: Request) -> list[bytes]:
+        """The digest of the functions and the messages through each one. Messages of the latest request are not
+        encoded again."""
+        functions, before, digests = self._latest
+        if functions != request.functions:
+            before, digests = (), [_digest(json.dumps(request.functions, sort_keys=True).encode())]
+        pairs = enumerate(zip(before, request.messages, strict=False))
+        same = next((k for k, (old, new) in pairs if old != new), min(len(before), len(request.messages)))
+        digests = digests[: same + 1]
+        for message in request.messages[same:]:
+            digests.append(_extend(digests[-1], message))
+        self._latest = request.functions, request.messages, digests
+        return digests[1:]
+
     def _reason(self, request: Request) -> Reason:
         """Why these messages, which extend no known path, open a root. For the counter: by shape alone."""
         functions, system, first = _shape(request)
-        if not self._shapes:
+        shapes = self._shapes.values()
+        if not shapes:
             return "first"
-        known = [shape for shape in self._shapes if shape[2] == first]
-        if not known and all(message.role != "assistant" for message in request.messages):
-            same = [shape for shape in self._shapes if shape[:2] == (functions, system)]
-            return "compacted" if any(len(request.messages) < shape[3] for shape in same) else "subagent"
-        if all(shape[:2] != (functions, system) for shape in self._shapes):
-            return "tools_changed" if any(shape[1] == system for shape in self._shapes) else "system_changed"
-        longest = max(shape[3] for shape in self._shapes if shape[:2] == (functions, system))
-        return "compacted" if len(request.messages) < longest else "history_edited"
+        alike = [self._longest[k] for k, shape in self._shapes.items() if shape[:2] == (functions, system)]
+        if alike and len(request.messages) < max(alike):
+            return "compacted"
+        is_new = all(shape[2] != first for shape in shapes)
+        if is_new and all(message.role != "assistant" for message in request.messages):
+            return "subagent"
+        if alike:
+            return "history_edited"
+        return "tools_changed" if any(shape[1] == system for shape in shapes) else "system_changed"
 
     # ---- samples ----
 
@@ -246,11 +269,12 @@ class MessageGraph:
         self.nodes.append(node)
         if prompt.reason is not None:
             self._roots[prompt.digest] = prompt.reason
-        self._by_ids[_digest(array("i", [*prompt.ids, *generation.ids]).tobytes())] = index
         if request.prompt_ids is None:
-            digest = _extend(hashlib.blake2b(prompt.digest, digest_size=16), message)
-            self._by_messages.setdefault(digest.digest(), []).append(index)
-            self._shapes.append((*_shape(request), node.num_messages))
+            self._by_messages.setdefault(_extend(prompt.digest, message), []).append(index)
+            root = self.path(index)[0]
+            self._longest[root] = max(self._longest[root], node.num_messages)
+            if root == index:
+                self._shapes[root] = _shape(request)
         return index
 
     def path(self, index: int) -> list[int]:
@@ -325,18 +349,15 @@ def _template_message(message: Message, place: int) -> dict[str, Any]:
 
 
 def shown_prompt(
-    chat: ChatFormat,
-    messages: Sequence[Mapping[str, Any]],
-    functions: Sequence[Mapping[str, Any]] | None,
-    check: ShownCheck | None = None,
+    chat: ChatFormat, messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]] | None
 ) -> tuple[list[Mapping[str, Any]], list[int]]:
     """Return the messages and their token ids, by the policy's template. Thinking of earlier responses is put
     back where the policy wrote it. Raises RequestError for content that the template drops.
 
-    functions: None for the tools of `chat`. check: of these tools, if there is one.
+    functions: None for the tools of `chat`.
     """
     try:
-        check = check or ShownCheck(chat.render, chat.tools if functions is None else functions)
+        check = chat.shown_check(chat.tools if functions is None else functions)
         shown = check.shown_form(messages, thought_tags(chat.boundaries.opening))
         if shown[-1]["role"] != "user":
             return shown, chat.messages_ids(shown, functions)
@@ -349,25 +370,13 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _extend(before: Any, message: Message) -> Any:
-    before.update(message.key.encode("utf-8", "surrogatepass"))
-    return before
+def _extend(before: bytes, message: Message) -> bytes:
+    return _digest(before + message.key.encode("utf-8", "surrogatepass"))
 
 
-def _prefix_digests(request: Request) -> list[bytes]:
-    """The digest of the functions and the messages through each one."""
-    digests: list[bytes] = []
-    running = _digest(json.dumps(request.functions, sort_keys=True).encode())
-    for message in request.messages:
-        running = _extend(hashlib.blake2b(running, digest_size=16), message).digest()
-        digests.append(running)
-    return digests
-
-
-def _shape(request: Request) -> tuple[bytes, bytes, bytes]:
-    """Digests of the functions, the system messages in front, and the first other message."""
-    keys = [message.key for message in request.messages]
-    end = next((k for k, message in enumerate(request.messages) if message.role != "system"), len(keys))
-    texts = json.dumps(request.functions, sort_keys=True), "".join(keys[:end]), "".join(keys[end : end + 1])
-    functions, system, first = (_digest(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return functions, system, first
+def _shape(request: Request) -> tuple[str, str, str]:
+    """The functions, the system messages in front, and the first other message."""
+    messages = request.messages
+    end = next((k for k, message in enumerate(messages) if message.role != "system"), len(messages))
+    system, first = ("".join(message.key for message in part) for part in (messages[:end], messages[end : end + 1]))
+    return json.dumps(request.functions, sort_keys=True), system, first

@@ -198,7 +198,7 @@ class Session:
 
     async def _prompt(self, request: Request) -> Prompt:
         chars = sum(len(message.text) for message in request.messages)
-        if chars < THREAD_CHARS and (self.graph.nodes or not request.functions):
+        if chars + (0 if self.graph.nodes else 1000 * len(request.functions)) < THREAD_CHARS:
             return self.graph.prompt(request)
         return await asyncio.to_thread(self.graph.prompt, request)
 

@@ -13,11 +13,10 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rocstar.engine.chat.boundaries import ChatError
-from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.gateway.graph import shown_prompt
 from rocstar.engine.inference.base import ScoresPrompts
 from rocstar.engine.rollout.rollout import Agent
@@ -151,10 +150,6 @@ class RequestBuilder:
 
     agent: Agent
     max_context: int | None
-    _own: ShownCheck = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._own = ShownCheck(self.agent.chat.render, self.agent.chat.tools)
 
     def chat(self, request: ChatRequest) -> ConversationOrder:
         """The order of /v1/chat/completions."""
@@ -167,7 +162,7 @@ class RequestBuilder:
             functions = [_to_function(tool, f"tools.{k}") for k, tool in enumerate(request.tools or [])]
             if request.tool_choice == "none":
                 functions = []
-            messages, ids = self.prompt_of(messages, functions)
+            messages, ids = shown_prompt(self.agent.chat, messages, functions)
             return self._order("raw", request, messages, ids, resolve_max_tokens(request), functions)
         if request.tools:
             raise unsupported(
@@ -179,7 +174,7 @@ class RequestBuilder:
                 f"with a user's message, or ask for {RAW}",
                 field=f"messages.{len(messages) - 1}.role",
             )
-        messages, ids = self.prompt_of(messages, None)
+        messages, ids = shown_prompt(self.agent.chat, messages, None)
         return self._order("agent", request, messages, ids, resolve_max_tokens(request), None)
 
     def completions(self, request: CompletionRequest) -> list[ConversationOrder]:
@@ -237,12 +232,6 @@ class RequestBuilder:
         meta = {**order.task.meta, PREFIX: len(prefix)}
         return replace(order, task=replace(order.task, id=name, meta=meta))
 
-    def prompt_of(
-        self, messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]] | None
-    ) -> tuple[list[Mapping[str, Any]], list[int]]:
-        """As `shown_prompt`, with a check that is kept for the agent's own tools."""
-        return shown_prompt(self.agent.chat, messages, functions, self._own if functions is None else None)
-
     def text_ids(self, text: str) -> list[int]:
         """Ids of a text in which special tokens are themselves."""
         plain = text.encode("utf-8", "replace").decode("utf-8")
@@ -254,7 +243,7 @@ class RequestBuilder:
             raise RequestError("give prompt or messages, one of them", field="prompt")
         if request.messages is None:
             return self.text_ids(request.prompt or "")
-        return self.prompt_of(to_messages(request.messages), None)[1]
+        return shown_prompt(self.agent.chat, to_messages(request.messages), None)[1]
 
     def _order(
         self,

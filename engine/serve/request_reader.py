@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-import msgspec
 from pydantic import BaseModel
 
 from rocstar.engine.chat.chat import Tokenizer, special_tokens
@@ -95,7 +94,11 @@ class RequestLimits:
         self._check_ids(request.prompt_ids or (), "prompt")
         self._check_text([request.prompt_text or ""], "prompt")
         self._check_ids(request.messages, "messages")
-        self._check_text(_all_texts(msgspec.to_builtins(request.messages)), "messages")
+        texts = [text for message in request.messages for text in (message.text, message.reasoning)]
+        calls = [
+            text for message in request.messages for call in message.calls for text in (call.name, call.arguments)
+        ]
+        self._check_text(texts + calls, "messages")
         self._check_text(_all_texts(list(request.functions)), "tools")
 
     def _check_prompts(self, request: CompletionRequest) -> None:

@@ -22,6 +22,8 @@ _ROLES: Mapping[str, Role] = {
     "function": "tool",
 }
 
+_REASONING = ("reasoning_content", "reasoning")
+
 
 def read(body: bytes | Mapping[str, Any]) -> Request:
     """Read a request. Raises RequestError."""
@@ -59,17 +61,17 @@ def _message(entry: Fields) -> Message:
     role = _ROLES.get(entry.get("role", str, ""))
     if role is None:
         raise entry.invalid("role", f"send one of {', '.join(_ROLES)}")
-    calls = []
-    for call in entry.objects("tool_calls") if role == "assistant" else ():
+    values, calls = entry.values, []
+    for call in entry.objects("tool_calls") if role == "assistant" and values.get("tool_calls") else ():
         made = Fields(call.get("function", dict, {}), call.path("function"))
         arguments = made.get("arguments", str, "{}")
         calls.append(FunctionCall(id=call.get("id", str, ""), name=made.require("name", str), arguments=arguments))
     return Message(
         role=role,
         text=entry.content("content", ("text", "refusal")),
-        reasoning=entry.get("reasoning_content", str, "") or entry.get("reasoning", str, ""),
+        reasoning=next((entry.get(name, str, "") for name in _REASONING if values.get(name)), ""),
         calls=tuple(calls),
-        call_id=entry.get("tool_call_id", str, ""),
+        call_id=entry.get("tool_call_id", str, "") if role == "tool" else "",
     )
 
 
