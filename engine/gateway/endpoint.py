@@ -1,6 +1,6 @@
 """HTTP of the gateway: one handler for all dialects, and a loopback server of the sessions of a run.
 
-    request ──key or path──> Session ──body──> dialect.read ──> sample ──> dialect.write | dialect.stream
+    request ──key or path──> AgentSession ──body──> dialect.read ──> sample ──> dialect.write | dialect.stream
                                                                  └─ while it is sampled, a stream gets pings
 
 An answer is delivered when its last byte was written. A client that disconnects earlier may ask again.
@@ -23,7 +23,7 @@ from rocstar.engine.gateway.session import Sessions
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import parse_bearer_token
 from rocstar.sandbox.http.listening import Address, bind, listen
-from rocstar.sandbox.http.responses import JSON, client_gone_response
+from rocstar.sandbox.http.responses import JSON, client_gone_response, json_response
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -169,15 +169,11 @@ def error_response(request: web.Request, problem: RequestError) -> web.Response:
     return response
 
 
-def json_response(value: Any) -> web.Response:
-    return web.Response(body=encode_json(value), content_type=JSON)
-
-
 def too_large() -> RequestError:
     return RequestError("the body is too large", status=413, kind="body_too_large")
 
 
-def check_head(request: web.Request, max_bytes: int) -> None:
+def check_body_head(request: web.Request, max_bytes: int) -> None:
     """Raise RequestError for a body that is too large by its head, or is encoded."""
     if (request.content_length or 0) > max_bytes:
         raise too_large()
@@ -193,7 +189,7 @@ def check_head(request: web.Request, max_bytes: int) -> None:
 
 async def read_body(request: web.Request, *, max_bytes: int, timeout_s: float) -> bytes:
     """Return the body. Raises RequestError for one that is too large or does not arrive in time."""
-    check_head(request, max_bytes)
+    check_body_head(request, max_bytes)
     if request.content.is_eof() and (request.content_length or 0) <= SMALL_BYTES:
         return request.content.read_nowait()  # it arrived with its head
     chunks: list[bytes] = []
@@ -241,9 +237,12 @@ async def send_sample(
     is an event of the stream. Raises RequestError, and ConnectionError for a client that does not read."""
     if not asked.is_streamed:
         whole = web.Response(body=encode_json(dialect.write(await sampling)), content_type=JSON)
-        async with asyncio.timeout(write_timeout_s):
-            await whole.prepare(request)
-            await whole.write_eof()
+        try:
+            async with asyncio.timeout(write_timeout_s):
+                await whole.prepare(request)
+                await whole.write_eof()
+        except TimeoutError:
+            raise ConnectionResetError("the client does not read its answer") from None
         return whole
     response = web.StreamResponse(headers=STREAM_HEADERS)
     task = asyncio.create_task(sampling)

@@ -41,7 +41,7 @@ Reason = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Node:
+class TurnNode:
     """One sampled turn.
 
     Attributes:
@@ -71,8 +71,8 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prompt:
-    """Where a request's sample belongs in the graph. `ids`: all that the engine gets; others as of `Node`."""
+class TurnPrompt:
+    """Where a request's sample belongs in the graph. `ids`: all that the engine gets; others as of `TurnNode`."""
 
     request: Request
     parent: int | None
@@ -120,7 +120,7 @@ class MessageGraph:
 
     def __init__(self, chat: ChatFormat) -> None:
         self._chat = chat
-        self.nodes: list[Node] = []
+        self.nodes: list[TurnNode] = []
         self._roots: dict[bytes, Reason] = {}
         """The reason of each root, by the digest of its prompt."""
         self._by_messages: dict[bytes, list[int]] = {}
@@ -142,7 +142,7 @@ class MessageGraph:
 
     # ---- the prompt of a request ----
 
-    def prompt(self, request: Request) -> Prompt:
+    def prompt(self, request: Request) -> TurnPrompt:
         """Return the ids of a request's prompt. Raises RequestError for messages that cannot be shown."""
         if request.prompt_ids is not None:
             return self._prompt_of_ids(request, request.prompt_ids)
@@ -162,7 +162,7 @@ class MessageGraph:
             messages = template_messages(request.messages)
             _, context = shown_prompt(self._chat, messages, request.functions)
         origin = Origin.tool if parent is not None and all(m.role == "tool" for m in tail) else Origin.prompt
-        return Prompt(
+        return TurnPrompt(
             request=request,
             parent=parent,
             reason=reason,
@@ -173,7 +173,7 @@ class MessageGraph:
             ids=[*([] if parent is None else self.path_ids(parent)), *context],
         )
 
-    def _prompt_of_ids(self, request: Request, ids: tuple[int, ...]) -> Prompt:
+    def _prompt_of_ids(self, request: Request, ids: tuple[int, ...]) -> TurnPrompt:
         """Continue the longest known path whose ids begin the prompt, or open a root."""
         for k in range(self._num_by_ids, len(self.nodes)):
             self._by_ids[_digest(array("i", self.path_ids(k)).tobytes())] = k
@@ -186,7 +186,7 @@ class MessageGraph:
         running.update(column[done:].tobytes())
         digest = running.digest()
         start = 0 if parent is None else self.nodes[parent].num_ids
-        return Prompt(
+        return TurnPrompt(
             request=request,
             parent=parent,
             reason=None
@@ -249,11 +249,11 @@ class MessageGraph:
 
     # ---- samples ----
 
-    def add(self, prompt: Prompt, generation: Generation, message: Message) -> int:
+    def add(self, prompt: TurnPrompt, generation: Generation, message: Message) -> int:
         """Add the sample of a prompt. Return the index of its node."""
         index, request, parent = len(self.nodes), prompt.request, prompt.parent
         before = 0 if parent is None else self.nodes[parent].num_messages
-        node = Node(
+        node = TurnNode(
             parent=parent,
             reason=prompt.reason,
             digest=prompt.digest,

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rocstar.engine.chat.toolcalls import tool_call_spans
-from rocstar.engine.gateway.graph import MessageGraph, Prompt
+from rocstar.engine.gateway.graph import MessageGraph, TurnPrompt
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request, SampledTurn
 from rocstar.engine.gateway.recording_engine import RecordingEngine
 from rocstar.engine.gateway.stream_parser import StreamParser
@@ -43,7 +43,7 @@ THREAD_CHARS = 1 << 14
 """Longer prompts are rendered and tokenised in a thread."""
 
 
-class Session:
+class AgentSession:
     """Invariant: a sample is in the graph once, however often its request was sent.
 
     Attributes:
@@ -196,7 +196,7 @@ class Session:
         finish = "length" if is_cut else "tool_calls" if message.calls else "stop"
         return self._turn(request, message, finish, prompt, generation)
 
-    async def _prompt(self, request: Request) -> Prompt:
+    async def _prompt(self, request: Request) -> TurnPrompt:
         chars = sum(len(message.text) for message in request.messages)
         if chars + (0 if self.graph.nodes else 1000 * len(request.functions)) < THREAD_CHARS:
             return self.graph.prompt(request)
@@ -206,7 +206,7 @@ class Session:
         if self.failure is not None:
             raise conversation_error(self.failure.kind, self.failure.detail, retryable=True)
 
-    def _room(self, prompt: Prompt) -> int:
+    def _room(self, prompt: TurnPrompt) -> int:
         """Return the most tokens of the sample; below 1 if a limit is reached. Raises RequestError for a prompt
         that fills the context: an agent may shorten its history."""
         limits, nodes, size = self.agent.limits, self.graph.nodes, len(prompt.ids)
@@ -229,7 +229,7 @@ class Session:
             self.finish = FinishReason.max_tokens
         return min(response, context - size)
 
-    def _closing(self, request: Request, prompt: Prompt) -> SampledTurn:
+    def _closing(self, request: Request, prompt: TurnPrompt) -> SampledTurn:
         self._num_closing += 1
         if self._num_closing > MAX_CLOSING:
             message = f"the limits of the session are reached ({self.finish}); end the agent"
@@ -259,7 +259,7 @@ class Session:
         return Message(role="assistant", text=content, reasoning=reasoning, calls=made)
 
     def _turn(
-        self, request: Request, message: Message, finish: str, prompt: Prompt, generation: Generation
+        self, request: Request, message: Message, finish: str, prompt: TurnPrompt, generation: Generation
     ) -> SampledTurn:
         return SampledTurn(
             id=f"{self._id}-{len(self.graph.nodes)}-{self._num_closing}",
@@ -287,7 +287,7 @@ class Session:
         self._busy.add(number)
         return number
 
-    def _stream(self, prompt: Prompt) -> int:
+    def _stream(self, prompt: TurnPrompt) -> int:
         """The noise of a sample: of the first root the trajectory's, of a child its parent's; of other roots and
         of repeated prompts a function of the prompt and its repetition, whatever the order of arrival."""
         self._first = self._first or prompt.digest
@@ -302,18 +302,18 @@ class Sessions:
     """The open sessions of a gateway by their secret keys."""
 
     def __init__(self) -> None:
-        self._by_digest: dict[bytes, Session] = {}
+        self._by_digest: dict[bytes, AgentSession] = {}
 
     def __len__(self) -> int:
         return len(self._by_digest)
 
-    def open(self, session: Session, secret: str = "") -> str:
+    def open(self, session: AgentSession, secret: str = "") -> str:
         """Add a session. Return its secret key, a new one if none is given."""
         secret = secret or f"rocstar-{secrets.token_hex(24)}"
         self._by_digest[_digest(secret)] = session
         return secret
 
-    def find(self, secret: str) -> Session:
+    def find(self, secret: str) -> AgentSession:
         """Return the session of a key. Raises RequestError for an unknown one."""
         session = self._by_digest.get(_digest(secret))
         if session is None:
@@ -321,7 +321,7 @@ class Sessions:
             raise RequestError(message, status=401, kind="unauthorized")
         return session
 
-    async def close(self, secret: str) -> Session | None:
+    async def close(self, secret: str) -> AgentSession | None:
         """Close the session of a key and forget it. Return it, or None if there is none."""
         session = self._by_digest.pop(_digest(secret), None)
         if session is not None:

@@ -20,15 +20,14 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel
 
-from rocstar.engine.gateway.dialects.events import PING, failed
+from rocstar.engine.gateway.dialects.events import PING, encode_json, failed
 from rocstar.engine.gateway.endpoint import (
     COUNT_TOKENS,
     DIALECTS,
     SESSION,
     STREAM_HEADERS,
-    check_head,
+    check_body_head,
     error_response,
-    json_response,
     read_body,
     route_of,
     send_sample,
@@ -60,7 +59,7 @@ from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import authenticate
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
 from rocstar.sandbox.http.printable import printable_line
-from rocstar.sandbox.http.responses import client_gone_response, send_continue
+from rocstar.sandbox.http.responses import JSON, client_gone_response, json_response, send_continue
 
 REMEMBERED = 1024
 """Requests whose repetition with one seed is noticed."""
@@ -174,7 +173,7 @@ class Endpoint:
         """Answer an `Expect` header: an error before the body is sent, or `100 Continue`."""
         try:
             self._authenticate(request)
-            check_head(request, self.options.max_body_bytes)
+            check_body_head(request, self.options.max_body_bytes)
             await send_continue(request)
         except RequestError as refusal:
             return error_response(request, refusal)
@@ -335,7 +334,7 @@ class Endpoint:
         for conversation in conversations:
             if (refusal := conversation.refusal()) is not None:
                 raise refusal
-        return json_response(response.whole(parts))
+        return web.Response(body=encode_json(response.whole(parts)), content_type=JSON)
 
     async def _stream(
         self,
@@ -462,7 +461,7 @@ class Endpoint:
     async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
         """Read the body, which counts as held while the block runs. Raises RequestError."""
         most = self.options.max_body_bytes
-        check_head(request, most)
+        check_body_head(request, most)
         size = most if request.content_length is None else request.content_length
         if self._held_bytes + size > MAX_HELD_BODIES * most:
             raise RequestError(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rocstar.engine.gateway.messages import Request, SampledTurn
-from rocstar.engine.gateway.session import Session
+from rocstar.engine.gateway.session import AgentSession
 from rocstar.engine.inference.base import Sampling, StopReason
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import Unjudged
@@ -45,7 +45,7 @@ SOURCE = "session"
 class ServedSession:
     """A session, the id of its record, and its use."""
 
-    session: Session
+    session: AgentSession
     name: str
     key: tuple[str, str] | None
     """Its owner and its key; None of a single request."""
@@ -89,7 +89,7 @@ class ServedSessions:
         name = conversations.begin_record()
         owned = "" if key is None else "\0".join(key)
         task_id = f"{SOURCE}-{hashlib.blake2b((owned or name).encode(), digest_size=10).hexdigest()}"
-        session = Session(
+        session = AgentSession(
             agent,
             TrajectoryKey(seed=secrets.randbits(53), step=0, task_id=task_id, sibling=0),
             max_context=conversations.options.max_context,
@@ -143,7 +143,7 @@ class ServedSessions:
             served.timer = None
 
 
-def training_trace(session: Session) -> dict[str, Any]:
+def training_trace(session: AgentSession) -> dict[str, Any]:
     """Return the session in OpenEnv's format `TrainingTrace` (openenv/core/harness/training.py): an entry per
     sampled turn, without what the harness discarded."""
     graph = session.graph
@@ -192,7 +192,7 @@ async def _trajectory(served: ServedSession, finish: FinishReason) -> Trajectory
     )
 
 
-def _turn(session: Session, index: int, start: int) -> Turn:
+def _turn(session: AgentSession, index: int, start: int) -> Turn:
     chat, node = session.agent.chat, session.graph.nodes[index]
     ids: Sequence[int] = node.generation.ids
     stopped, text = node.generation.finish is StopReason.stop, chat.turn_text(ids)

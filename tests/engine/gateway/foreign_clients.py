@@ -27,7 +27,7 @@ from aiohttp import web
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.gateway.endpoint import COUNT_TOKENS, DIALECTS, open_gateway
 from rocstar.engine.gateway.messages import Finish, FunctionCall, Message, Request, SampledTurn
-from rocstar.engine.gateway.session import Session, Sessions
+from rocstar.engine.gateway.session import AgentSession, Sessions
 from rocstar.engine.inference.base import Generation
 from rocstar.engine.types import TrajectoryKey
 from rocstar.sandbox.http.errors import RequestError
@@ -302,7 +302,7 @@ async def record(name: str, venv: Path, npm: Path) -> tuple[int, str, RecordingS
     return status, output, server
 
 
-async def run_in_gateway(name: str, venv: Path, npm: Path) -> tuple[int, str, Session, LoggedPolicy]:
+async def run_in_gateway(name: str, venv: Path, npm: Path) -> tuple[int, str, AgentSession, LoggedPolicy]:
     """Run a client in a session of a gateway, over a policy that follows the client's script."""
     chat = ChatFormat(ByteTokenizer(), load_template("rstar2", None), [])
     steps = iter(CLIENTS[name].script)
@@ -314,7 +314,7 @@ async def run_in_gateway(name: str, venv: Path, npm: Path) -> tuple[int, str, Se
         return f"{THOUGHT}</reason>\n\n{step}"
 
     policy, sessions = LoggedPolicy(chat, turn), Sessions()
-    session = Session(make_agent(chat, policy), TrajectoryKey(seed=0, step=0, task_id=name, sibling=0))
+    session = AgentSession(make_agent(chat, policy), TrajectoryKey(seed=0, step=0, task_id=name, sibling=0))
     secret = sessions.open(session)
     async with open_gateway(sessions, model=MODEL, max_context=None) as gateway:
         status, output = await run_client(name, gateway.url, secret, venv, npm)

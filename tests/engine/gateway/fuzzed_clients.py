@@ -27,7 +27,7 @@ import aiohttp
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.gateway.endpoint import Gateway, open_gateway
 from rocstar.engine.gateway.graph import SessionColumns
-from rocstar.engine.gateway.session import Session, Sessions
+from rocstar.engine.gateway.session import AgentSession, Sessions
 from rocstar.engine.gateway.stream_parser import thought_tags
 from rocstar.engine.inference.base import Generation, Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
@@ -427,7 +427,7 @@ class Fuzz:
         A client of an even seed only appends.
         """
         rng, policy = Random(seed), LoggedPolicy(chat, random_turns(chat))
-        session = Session(make_agent(chat, policy), TrajectoryKey(seed=seed, step=0, task_id="t", sibling=0))
+        session = AgentSession(make_agent(chat, policy), TrajectoryKey(seed=seed, step=0, task_id="t", sibling=0))
         secret = self.sessions.open(session)
         send = send_to(self.http, self.gateway.url, secret, rng)
         fuzzed = FuzzedAgent(client=client(), send=send, rng=rng, only_appends=seed % 2 == 0)
@@ -442,7 +442,7 @@ def make_agent(chat: ChatFormat, policy: LoggedPolicy) -> Agent:
     return Agent(inference=policy, chat=chat, tools=tools, judge=NoJudge(), limits=limits, sampling=Sampling())
 
 
-def check_session(session: Session, policy: LoggedPolicy, fuzzed: FuzzedAgent) -> Counter[str]:
+def check_session(session: AgentSession, policy: LoggedPolicy, fuzzed: FuzzedAgent) -> Counter[str]:
     """Check the training sequences of a session. Return what happened in it."""
     columns = session.graph.columns()
     num_trained = check_columns(columns, policy.log)

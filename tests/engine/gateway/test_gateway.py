@@ -14,7 +14,7 @@ import pytest
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.gateway.dialects import chat
 from rocstar.engine.gateway.endpoint import Gateway, open_gateway
-from rocstar.engine.gateway.session import CLOSING_TEXT, MAX_CLOSING, MAX_CONCURRENT, Session, Sessions
+from rocstar.engine.gateway.session import CLOSING_TEXT, MAX_CLOSING, MAX_CONCURRENT, AgentSession, Sessions
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.tools.box import Dispatcher
@@ -51,7 +51,7 @@ def make_agent(script: Any, *, template: str = "compact", token_s: float | None 
 class Client:
     """A client of one session."""
 
-    def __init__(self, session: Session, gateway: Gateway, secret: str, http: aiohttp.ClientSession) -> None:
+    def __init__(self, session: AgentSession, gateway: Gateway, secret: str, http: aiohttp.ClientSession) -> None:
         self.session, self.gateway, self.secret, self.http = session, gateway, secret, http
 
     @property
@@ -74,7 +74,7 @@ class Client:
 
 @asynccontextmanager
 async def opened(agent: Agent, **options: Any) -> AsyncIterator[Client]:
-    sessions, session = Sessions(), Session(agent, KEY, **options)
+    sessions, session = Sessions(), AgentSession(agent, KEY, **options)
     secret = sessions.open(session)
     async with open_gateway(sessions, model="policy", max_context=4096) as gateway, aiohttp.ClientSession() as http:
         yield Client(session, gateway, secret, http)
