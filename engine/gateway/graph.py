@@ -129,7 +129,7 @@ class MessageGraph:
         """The latest node by the digest of its path's ids; filled by the first prompt of ids."""
         self._num_by_ids = 0
         self._shapes: dict[int, tuple[str, str, str]] = {}
-        """Of each root: its functions, its system messages and its first other message."""
+        """By root: its functions, its system messages and its first other message."""
         self._longest: Counter[int] = Counter()
         """The most messages of a root's paths."""
         self._latest: tuple[Any, tuple[Message, ...], list[bytes]] = (None, (), [])

@@ -4,7 +4,7 @@
                     ──undelivered──> the same answer again
                     ──else─────────> graph -> engine -> SampledTurn
 
-A session samples as the run does: what a client asks for otherwise (temperature, seed) is counted and not done.
+A session samples as the run does: other wishes of a client (temperature, seed) are counted and have no effect.
 Limits end it with closing answers, which nothing records: agents do not keep their own step limits.
 """
 
@@ -125,7 +125,7 @@ class AgentSession:
         self._answers.pop(digest, None)
 
     async def close(self) -> None:
-        """Stop what is being sampled and release the engine's requests."""
+        """Stop all samples and release the engine's requests."""
         self.failure = self.failure or InferenceError("closed", "the session is closed", retryable=False)
         for task in (running := list(self._running)):
             task.cancel()

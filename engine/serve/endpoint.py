@@ -280,7 +280,7 @@ class Endpoint:
         return response
 
     async def trace(self, request: web.Request) -> web.Response:
-        """/sessions/KEY/trace: what the session sampled, for a trainer."""
+        """/sessions/KEY/trace: the samples of the session, for a trainer."""
         served = self.sessions.find(request[LOGGED_OWNER], request.match_info["key"])
         return json_response(training_trace(served.session))
 

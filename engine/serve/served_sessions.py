@@ -133,7 +133,7 @@ class ServedSessions:
             await self.close(served)
 
     def stop(self) -> None:
-        """End what is being sampled."""
+        """End all samples."""
         for served in list(self._open):
             self._tasks.create_task(self.close(served))
 
@@ -145,7 +145,7 @@ class ServedSessions:
 
 def training_trace(session: AgentSession) -> dict[str, Any]:
     """Return the session in OpenEnv's format `TrainingTrace` (openenv/core/harness/training.py): an entry per
-    sampled turn, without what the harness discarded."""
+    sampled turn, without discards."""
     graph = session.graph
     discards, turns = graph.discards(), []
     for k, node in enumerate(graph.nodes):

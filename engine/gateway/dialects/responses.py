@@ -25,10 +25,10 @@ _STORED = ("previous_response_id", "conversation", "background", "prompt")
 
 
 class _Parts(NamedTuple):
-    """Names in the events of an item with one text: its field, the index, and the beginnings of two event types."""
+    """Names in the events of an item with one text: its field, its place, and the beginnings of two event types."""
 
     field: str
-    index: str
+    place: str
     part: str
     text: str
 
@@ -159,7 +159,7 @@ def stream(sample: SampledTurn) -> Iterator[bytes]:
             yield event("function_call_arguments.delta", **place, delta=item["arguments"])
             yield event("function_call_arguments.done", **place, arguments=item["arguments"], name=item["name"])
         else:
-            (part,), place = item[parts.field], {**place, parts.index: 0}
+            (part,), place = item[parts.field], {**place, parts.place: 0}
             yield event("output_item.added", output_index=k, item={**item, parts.field: [], "status": "in_progress"})
             yield event(f"{parts.part}.added", **place, part={**part, "text": ""})
             yield event(f"{parts.text}.delta", **place, delta=part["text"], logprobs=[])
