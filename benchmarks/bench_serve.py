@@ -38,7 +38,7 @@ from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.server import open_endpoint
 from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
+from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
 from rocstar.engine.types import Task, TrajectoryKey
 from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Limits
@@ -166,6 +166,21 @@ async def stream(session: aiohttp.ClientSession, url: str, **fields: Any) -> Non
     assert done, "a stream ended in the middle"
 
 
+async def converse(session: aiohttp.ClientSession, url: str, *, seed: int) -> None:
+    """An agent of the client: all turns in one session, whose history the client sends again."""
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    path = f"{url}/sessions/{seed}"
+    for _ in range(TURNS):
+        request = {"model": "m", "messages": messages, "tools": [PYTHON_SCHEMA]}
+        async with session.post(f"{path}/v1/chat/completions", json=request) as response:
+            assert response.status == 200, await response.text()
+            message = (await response.json())["choices"][0]["message"]
+        calls = message.get("tool_calls", ())
+        messages += [message, *({"role": "tool", "tool_call_id": c["id"], "content": "42\n"} for c in calls)]
+    async with session.delete(path) as response:
+        assert response.status == 200
+
+
 def connected() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
@@ -183,7 +198,7 @@ async def overhead() -> dict[str, float]:
         await asyncio.to_thread(pipe.recv)  # warm
         pipe.send("direct")
         found["direct_us"] = await asyncio.to_thread(pipe.recv) / DIRECT / TURNS * 1e6
-        for name, one in (("at_once", ask), ("streamed", stream)):
+        for name, one in (("at_once", ask), ("streamed", stream), ("session", converse)):
             before = cpu_s(pid)
             for k in range(DIRECT):
                 await one(session, url, seed=k)

@@ -45,6 +45,9 @@ GPU_NODES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 """Device files of the drivers of NVIDIA and AMD."""
 SGLANG = Need("SGLang", "make test-sglang")
 SERVERS = Need("vLLM, SGLang and llama.cpp", "make test-servers")
+AGENTS = Need(
+    "foreign agents", "the commands of tests/engine/gateway/foreign_clients.py, then ROCSTAR_AGENTS=VENV:NPM make test"
+)
 LANDLOCK = Need("Landlock", "Linux 5.13 or newer, with landlock among the kernel's security modules")
 COMPILER = Need("g++, Landlock and seccomp user notification", "apt-get install g++, on Linux 5.19 or newer")
 BASH = Need("bash, Landlock and seccomp user notification", "apt-get install bash, on Linux 5.19 or newer")

@@ -199,6 +199,23 @@ def _found(difference: Callable[[str], T], thinking: Thinking) -> T:
     return found[-1]
 
 
+def find_suffix(text: Rendering, tools: Sequence[Tool], messages: Sequence[Message], *, thinking: Thinking) -> str:
+    """The text from behind the end of an assistant turn over `messages` to the opening of the policy's next turn.
+
+    ChatError as `find_boundaries`, and for a template that does not show the content of each message.
+    """
+
+    def difference(said: str) -> str:
+        turn = [{"role": "user", "content": _USER}, {"role": "assistant", "content": said}]
+        suffix = _after(text(turn, tools), text([*turn, *messages], tools, gen=True), "a further message")
+        for message in messages:
+            if message["content"].strip() not in suffix:
+                raise ChatError(f"the chat template does not show a further message of the {message['role']}")
+        return suffix
+
+    return _found(difference, thinking)
+
+
 def _user_turn(text: Rendering, tools: Sequence[Tool], said: str) -> tuple[str, str]:
     """Return the text around Y in render([user, assistant(X), user(Y)]), with X = `said`."""
     user, assistant = {"role": "user", "content": _USER}, {"role": "assistant", "content": said}

@@ -25,12 +25,14 @@ from rocstar.engine.chat.boundaries import (
     Thinking,
     Tool,
     find_boundaries,
+    find_suffix,
     find_user_turn,
     load_template,
     rewritten,
 )
 from rocstar.engine.chat.callforms import decoded_arguments, schemas_of
 from rocstar.engine.chat.readback import check_read_back, find_call_form
+from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.chat.toolcalls import THOUGHT, parse_tool_calls
 from rocstar.engine.types import ToolCall, TurnForm
 
@@ -101,6 +103,11 @@ class ChatFormat:
         self._before_ids, self._before, self._after, self._after_ids = self._find_fixed_ids(special)
         # Siblings begin with the same prompt; rendering it is the dearest thing their engine does.
         self._prompt_ids = lru_cache(maxsize=512)(self._make_prompt_ids)
+        self._shown_check = lru_cache(maxsize=32)(lambda tools: ShownCheck(self.render, json.loads(tools)))
+
+    def shown_check(self, tools: Sequence[Tool]) -> ShownCheck:
+        """The check that the template shows messages with these tools. It remembers the forms it has found."""
+        return self._shown_check(json.dumps(tools))
 
     def prompt_ids(
         self, question: str, context: Sequence[Message] = (), tools: Sequence[Tool] | None = None
@@ -139,6 +146,22 @@ class ChatFormat:
         """
         before, after = self._user_turn
         return self._encode(self.boundaries.end[len(self.stop_text) :] + before + self._plain(text) + after)
+
+    def suffix_ids(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> list[int]:
+        """Ids from behind the policy's stop token over any further messages to its next turn's opening; `tools`
+        as for a prompt.
+
+        Raises:
+            ChatError: the template rewrites earlier turns when these messages follow, or does not show them.
+        """
+        roles = {message["role"] for message in messages}
+        if roles == {"tool"}:
+            return self.tool_suffix_ids([message["content"] for message in messages])
+        if roles == {"user"} and len(messages) == 1:
+            return self.user_suffix_ids(messages[0]["content"])
+        plain, shown = self._plain(messages), self.tools if tools is None else self._plain(tools)
+        suffix = find_suffix(self.render, shown, plain, thinking=self._thinking)
+        return self._encode(self.boundaries.end[len(self.stop_text) :] + suffix)
 
     @cached_property
     def _user_turn(self) -> tuple[str, str]:

@@ -20,6 +20,12 @@ Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "tool_calls"]
 
 
+def _number(digits: str) -> int | float:
+    """Return the number, a whole one as an integer: JavaScript writes 1.0 as 1."""
+    value = float(digits)
+    return int(value) if value.is_integer() else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionCall:
     """A call of a function by the policy.
@@ -36,9 +42,9 @@ class FunctionCall:
 
     @property
     def key(self) -> str:
-        """The name and the arguments with sorted keys; unparsable arguments byte by byte."""
+        """The name and the arguments with sorted keys and 1.0 as 1; unparsable arguments byte by byte."""
         try:
-            arguments = json.dumps(json.loads(self.arguments), sort_keys=True)
+            arguments = json.dumps(json.loads(self.arguments, parse_float=_number), sort_keys=True)
         except (ValueError, RecursionError):
             arguments = self.arguments
         return f"{self.name}({arguments})"
@@ -78,12 +84,13 @@ class Request:
         functions: the tools that the client offers, as chat templates show them:
             {"type": "function", "function": {"name", "description", "parameters"}}.
         prompt_ids: exact ids to continue (`/inference/v1/generate`, `/v1/completions` with ids), else None.
+        prompt_text: the same as text, which the session tokenises (`/v1/completions`), else None.
         max_tokens: the limit of this sample; None for the session's.
         temperature: None for the session's. A training session refuses another one.
         stops: stop sequences.
         stop_ids: token ids that end the sample beside the template's.
-        seed: of the noise; None for the session's.
         is_streamed: the client reads a stream.
+        with_usage: end the stream with the number of tokens.
         with_logprobs, with_token_ids: show them in the answer.
         ignored: names of fields that were read and have no effect, for the counter per field.
     """
@@ -92,12 +99,13 @@ class Request:
     messages: tuple[Message, ...] = ()
     functions: tuple[Mapping[str, Any], ...] = ()
     prompt_ids: tuple[int, ...] | None = None
+    prompt_text: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     stops: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
-    seed: int | None = None
     is_streamed: bool = False
+    with_usage: bool = False
     with_logprobs: bool = False
     with_token_ids: bool = False
     ignored: tuple[str, ...] = ()

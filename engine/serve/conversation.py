@@ -12,18 +12,79 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.chat.toolcalls import tool_call_spans
+from rocstar.engine.gateway.recording_engine import RecordingEngine
+from rocstar.engine.gateway.session import conversation_error
+from rocstar.engine.gateway.stream_parser import StreamParser
+from rocstar.engine.gateway.stream_parts import Part, TextPart, ToolResultPart, merge_parts
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.serve.recording_engine import ConversationOrder, RecordingEngine, RecordingTools
-from rocstar.engine.serve.responses import conversation_error
-from rocstar.engine.serve.stream_parts import Part, TextPart, merge_parts
-from rocstar.engine.types import Attempt, Failed, FinishReason, Origin, Outcome, Trajectory, TrajectoryKey
+from rocstar.engine.tools.box import ToolBox, Tools
+from rocstar.engine.tools.results import cut_middle
+from rocstar.engine.tools.tool import ToolFailure
+from rocstar.engine.types import (
+    Attempt,
+    Failed,
+    FinishReason,
+    Origin,
+    Outcome,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    TrajectoryKey,
+)
 from rocstar.sandbox.http.errors import RequestError
 
 UNJUDGED = "unjudged"
 """The kind of failure of a conversation without a reward."""
+
+
+ServedModel = Literal["agent", "raw", "completion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationOrder:
+    """A validated request of a client.
+
+    Attributes:
+        id: the id of the conversation and of its records; "" until it begins.
+        served_model: the agent with its tools, the model with the client's, or the model alone.
+        task: the question, as the records store it.
+        prompt_ids: the token ids of the prompt.
+        seed: the seed of the noise; choice k is sibling k.
+        max_tokens: the limit over all turns, including tool results.
+        stops: the stop sequences.
+        functions: the client's tools; None for the agent's own.
+        is_judged: the task has an answer, so the reward is known at the end.
+        is_streamed: the client reads parts as they are produced.
+        scores_prompt: return the log-probs of the prompt, computed once by the first choice.
+    """
+
+    id: str = ""
+    served_model: ServedModel
+    task: Task
+    prompt_ids: list[int]
+    seed: int
+    num_choices: int
+    temperature: float
+    max_tokens: int
+    stops: tuple[str, ...]
+    functions: Sequence[Mapping[str, Any]] | None
+    is_judged: bool
+    is_streamed: bool
+    scores_prompt: bool = False
+
+    def make_parser(self, chat: ChatFormat) -> StreamParser | None:
+        """Return the parser of a choice; None for a completion, whose text has no special parts."""
+        if self.served_model == "completion":
+            return None
+        return StreamParser(chat.form if self.served_model == "agent" or self.functions else None)
 
 
 class Unjudged:
@@ -44,7 +105,18 @@ class ServedConversation:
         self.ended = asyncio.Event()
         self._has_client_calls = order.served_model == "raw" and bool(order.functions)
         self.choices = [
-            RecordingEngine(agent.inference, order, k, agent.chat, self._emit) for k in range(order.num_choices)
+            RecordingEngine(
+                agent.inference,
+                agent.chat,
+                self._emit,
+                name=f"{order.id}/{k}",
+                choice=k,
+                parser=order.make_parser(agent.chat),
+                stops=order.stops,
+                is_streamed=order.is_streamed,
+                scores_prompt=order.scores_prompt and k == 0,
+            )
+            for k in range(order.num_choices)
         ]
         self._queue_timeouts: set[int] = set()
         """The choices that got no slot in time."""
@@ -181,3 +253,44 @@ def _is_calling(trajectory: Trajectory) -> bool:
         return False
     calls = trajectory.turns[-1].calls
     return bool(calls) and all(call.malformed is None for call in calls)
+
+
+class RecordingTools:
+    """A tool box of which a client sees every call. Implements `ToolBox` and, when open, `Tools`."""
+
+    def __init__(self, box: ToolBox, recorder: RecordingEngine, *, max_tokens: int) -> None:
+        """max_tokens: of a result, as the policy reads it."""
+        self._box, self._recorder, self._max_tokens = box, recorder, max_tokens
+        self._tools: Tools | None = None
+
+    @asynccontextmanager
+    async def open(self, *, seed: int) -> AsyncIterator[Tools]:
+        async with self._box.open(seed=seed) as self._tools:
+            yield self
+
+    async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
+        assert self._tools is not None, "the tools are not open"
+        recorder = self._recorder
+        recorder.call_begins(calls)
+        recorder.check()
+        try:
+            async with asyncio.timeout(None) as recorder.tool_wait:
+                results = await self._tools.execute(calls, turn=turn, deadline=deadline)
+        except TimeoutError:
+            if recorder.is_stopped:
+                raise ToolFailure("its client ended it while a tool ran") from None
+            raise
+        finally:
+            recorder.tool_wait = None
+        for index, (call, result) in enumerate(zip(calls, results, strict=True)):
+            recorder.emit(
+                ToolResultPart(
+                    choice=recorder.choice,
+                    id=recorder.call_id(index),
+                    name=call.name,
+                    status=result.status,
+                    is_error=result.is_error,
+                    text=cut_middle(result.text, recorder.chat.tokenizer, self._max_tokens),
+                )
+            )
+        return results

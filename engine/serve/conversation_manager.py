@@ -13,14 +13,14 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from prometheus_client import Metric
 
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import ServedConversation
+from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.conversation_store import CONVERSATION, ConversationStore
-from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.types import Failed, Origin, Trajectory
 from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.errors import RequestError
@@ -126,15 +126,37 @@ class ConversationManager:
                 kind="disk_behind",
             ) from None
 
+    @contextmanager
+    def admitted(self, num_choices: int) -> Iterator[None]:
+        """Count choices as in flight while the block runs. Raises RequestError if they cannot start now."""
+        self.check_room(num_choices)
+        self._enter(num_choices)
+        try:
+            yield
+        finally:
+            self._leave(num_choices)
+
+    def _enter(self, num_choices: int) -> None:
+        self.in_flight += num_choices
+        self._idle.clear()
+
+    def _leave(self, num_choices: int) -> None:
+        self.in_flight -= num_choices
+        if not self.in_flight:
+            self._idle.set()
+
+    def begin_record(self) -> str:
+        """Return the id of a conversation; `keep` has to follow."""
+        return secrets.token_hex(8) if self.store is None else self.store.begin()
+
     def begin(self, order: ConversationOrder) -> ServedConversation:
         """Start a conversation and give it its id. `check_room` must have passed."""
-        name = secrets.token_hex(8) if self.store is None else self.store.begin()
+        name = self.begin_record()
         task = replace(order.task, meta={**order.task.meta, CONVERSATION: name})
         order = replace(order, id=name, task=task)
         conversation = ServedConversation(self.agent, order, queue_timeout_s=self.options.queue_timeout_s)
         self._active[conversation] = self._tasks.create_task(self._run(conversation))
-        self.in_flight += order.num_choices
-        self._idle.clear()
+        self._enter(order.num_choices)
         self.metrics.conversations[(order.served_model,)] += 1
         return conversation
 
@@ -166,18 +188,17 @@ class ConversationManager:
         try:
             await conversation.run()
         finally:
-            self.metrics.ended(conversation)
+            self.metrics.ended(conversation.trajectories)
             trajectories = conversation.trajectories
             # While waiting for the disk, hold only the trajectories.
             del self._active[conversation], conversation
             try:
-                await self._keep(name, trajectories)
+                await self.keep(name, trajectories)
             finally:
-                self.in_flight -= num_choices
-                if not self.in_flight:
-                    self._idle.set()
+                self._leave(num_choices)
 
-    async def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
+    async def keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
+        """Write the record of a conversation that has ended; a full disk is counted and shown to the operator."""
         if self.store is None:
             return
         self._unwritten += 1
@@ -227,9 +248,9 @@ class ServeMetrics(ServerMetrics):
         self.first_part = SecondsHistogram(FIRST_BUCKETS_S)
         """The time from a request to the first part of its stream."""
 
-    def ended(self, conversation: ServedConversation) -> None:
+    def ended(self, trajectories: Sequence[Trajectory]) -> None:
         """Count a conversation that has ended."""
-        for t in conversation.trajectories:
+        for t in trajectories:
             reason = t.finish_reason.value
             if reason == "aborted" and isinstance(t.outcome, Failed):
                 reason = t.outcome.kind

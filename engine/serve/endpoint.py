@@ -10,19 +10,36 @@ A request waits for its conversation; a stream waits for its client, `write_time
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel
 
+from rocstar.engine.gateway.dialects.events import PING, encode_json, failed
+from rocstar.engine.gateway.endpoint import (
+    COUNT_TOKENS,
+    DIALECTS,
+    SESSION,
+    STREAM_HEADERS,
+    check_body_head,
+    error_response,
+    read_body,
+    route_of,
+    send_sample,
+    too_large,
+    write_within,
+)
+from rocstar.engine.gateway.graph import MessageGraph
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import ServedConversation
+from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.conversation_manager import ConversationManager, ServeMetrics, ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
-from rocstar.engine.serve.recording_engine import ConversationOrder
 from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts
 from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
 from rocstar.engine.serve.requests import (
@@ -35,22 +52,15 @@ from rocstar.engine.serve.requests import (
     GenerationRequest,
     TokenizeRequest,
 )
-from rocstar.engine.serve.response_stream import PING, ChatResponse, CompletionResponse, encode_event, encode_json
-from rocstar.engine.serve.responses import error_object
+from rocstar.engine.serve.response_stream import ChatResponse, CompletionResponse
+from rocstar.engine.serve.served_sessions import ServedSessions, training_trace
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import authenticate
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
 from rocstar.sandbox.http.printable import printable_line
-from rocstar.sandbox.http.responses import JSON, client_gone_response, send_continue
+from rocstar.sandbox.http.responses import JSON, client_gone_response, json_response, send_continue
 
-STREAM_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",  # nginx would hold parts back
-}
-SMALL_BYTES = 16 << 10
-"""Less than what may wait in a connection before its writer does."""
 REMEMBERED = 1024
 """Requests whose repetition with one seed is noticed."""
 
@@ -60,10 +70,11 @@ LOGGED_OWNER = web.RequestKey("owner", str)
 """The owner of a request, for the access log."""
 MAX_NOTE_CHARS = 1000
 MAX_NOTED_FIELDS, MAX_FIELD_CHARS = 8, 40
-JOINED_APART_BYTES = 1 << 20
 MAX_HELD_BODIES = 16
 """Bodies of the largest size that arrive or are being read; of smaller ones as many as are of that size."""
 
+OWN_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
+"""Paths of dialects whose requests outside a session are conversations of the agent."""
 OPEN_PATHS = frozenset(("/health", "/healthz", "/readyz", "/", "/docs", "/openapi.json"))
 """Paths without authentication: they return nothing about conversations."""
 
@@ -97,6 +108,8 @@ class Endpoint:
         self.conversations = ConversationManager(
             agent, tasks, store=store, options=options, metrics=self.metrics, note=note
         )
+        self._tasks = tasks
+        self.sessions = ServedSessions(agent, self.conversations, tasks)
         self._builder = RequestBuilder(agent, options.max_context)
         self._reader = RequestReader(
             limits_for_tokenizer(agent.chat.tokenizer, max_tokens=options.max_context, max_choices=options.max_choices)
@@ -128,6 +141,12 @@ class Endpoint:
         )
         app.router.add_post("/v1/chat/completions", self.chat, expect_handler=self._check_expectation)
         app.router.add_post("/v1/completions", self.complete, expect_handler=self._check_expectation)
+        for path in (*DIALECTS, *(SESSION + path for path in DIALECTS)):
+            if path not in OWN_PATHS:
+                app.router.add_post(path, self.foreign, expect_handler=self._check_expectation)
+        app.router.add_get(f"{SESSION}/v1/models", self.models)
+        app.router.add_get(f"{SESSION}/trace", self.trace)
+        app.router.add_delete(SESSION, self.close_session)
         app.router.add_post("/v1/feedback", self.feedback, expect_handler=self._check_expectation)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/v1/models/{model}", self.model)
@@ -154,12 +173,12 @@ class Endpoint:
         """Answer an `Expect` header: an error before the body is sent, or `100 Continue`."""
         try:
             self._authenticate(request)
-            self._check_head(request)
+            check_body_head(request, self.options.max_body_bytes)
             await send_continue(request)
         except RequestError as refusal:
-            return error_response(refusal)
+            return error_response(request, refusal)
         except web.HTTPException as error:
-            return error_response(_router_error(error))
+            return error_response(request, _router_error(error))
         return None
 
     @web.middleware
@@ -171,11 +190,12 @@ class Endpoint:
             self.connections.begin_request(connection, None if owner is None else OWNER)
             response = await handler(request)
         except RequestError as refusal:
-            response = error_response(refusal)
-        except ConnectionsExhausted as full:
-            response = error_response(RequestError(str(full), status=429, kind="too_many_connections"))
+            response = error_response(request, refusal)
+        except ConnectionsExhausted as exhausted:
+            full = RequestError(str(exhausted), status=429, kind="too_many_connections")
+            response = error_response(request, full)
         except web.HTTPException as error:
-            response = await self._without_slash(request, error) or error_response(_router_error(error))
+            response = await self._without_slash(request, error) or error_response(request, _router_error(error))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:
@@ -199,7 +219,7 @@ class Endpoint:
         if (await self.app.router.resolve(request.clone(rel_url=plain))).http_exception is not None:
             return None
         response = error_response(
-            RequestError(f"ask for {plain.raw_path}, without a slash at its end", status=308, kind="moved")
+            request, RequestError(f"ask for {plain.raw_path}, without a slash at its end", status=308, kind="moved")
         )
         response.headers["Location"] = f"../{plain.raw_name}"  # below whatever path a proxy puts in front
         return response
@@ -211,7 +231,13 @@ class Endpoint:
         body = await self._read(request, ChatRequest)
         (conversation,) = await self._begin(request, body, lambda: [self._builder.chat(body)], body.num_choices)
         self._note_repeated_seed(request, body, conversation.order)
-        response = ChatResponse(conversation, body.model, self.options.isolation, with_token_ids=body.return_token_ids)
+        response = ChatResponse(
+            conversation,
+            body.model,
+            self.options.isolation,
+            with_token_ids=body.return_token_ids,
+            with_logprobs=bool(body.logprobs),
+        )
         return await self._respond(request, body, [conversation], response)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
@@ -223,6 +249,55 @@ class Endpoint:
             conversations, body.model, echo=bool(body.echo), with_logprobs=body.logprobs is not None
         )
         return await self._respond(request, body, conversations, response)
+
+    async def foreign(self, request: web.Request) -> web.StreamResponse:
+        """Requests of a session, and of other dialects: the model alone, with the client's tools."""
+        route, sessions = route_of(request), self.sessions
+        dialect, key = DIALECTS[route], request.match_info.get("key")
+        async with self._body(request) as body:
+            asked = await self._reader.read_dialect(dialect.read, body)
+            digest = hashlib.blake2b(route.encode() + b"\0" + body, digest_size=16).digest()
+        if route == COUNT_TOKENS:
+            prompt = await self._reader.run(MessageGraph(self.agent.chat).prompt, asked)
+            return json_response({"input_tokens": len(prompt.ids)})
+        await self.conversations.wait_for_disk()
+        owner = request[LOGGED_OWNER]
+        served = sessions.open_single(asked) if key is None else sessions.find(owner, key, opens=True)
+        options = self.options
+        try:
+            response = await send_sample(
+                request,
+                dialect,
+                asked,
+                sessions.sample(served, asked, digest),
+                ping_s=options.ping_s,
+                write_timeout_s=options.write_timeout_s,
+            )
+            served.session.delivered(digest)
+        finally:
+            if key is None:
+                self._tasks.create_task(sessions.close(served))
+        return response
+
+    async def trace(self, request: web.Request) -> web.Response:
+        """/sessions/KEY/trace: the samples of the session, for a trainer."""
+        served = self.sessions.find(request[LOGGED_OWNER], request.match_info["key"])
+        return json_response(training_trace(served.session))
+
+    async def close_session(self, request: web.Request) -> web.Response:
+        """DELETE /sessions/KEY: keep the trajectory, and return its id."""
+        served = self.sessions.find(request[LOGGED_OWNER], request.match_info["key"])
+        await self.sessions.close(served)
+        return json_response({"object": "session", "id": served.name, "closed": True})
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Reject new requests, wait for the active ones, and close the sessions. True if all of them finished."""
+        timer = asyncio.get_running_loop().call_later(timeout_s, self.sessions.stop)
+        try:
+            return await self.conversations.drain(timeout_s)
+        finally:
+            timer.cancel()
+            await self.sessions.close_all()
 
     async def _begin(
         self,
@@ -259,7 +334,7 @@ class Endpoint:
         for conversation in conversations:
             if (refusal := conversation.refusal()) is not None:
                 raise refusal
-        return _json_response(response.whole(parts))
+        return web.Response(body=encode_json(response.whole(parts)), content_type=JSON)
 
     async def _stream(
         self,
@@ -277,28 +352,17 @@ class Endpoint:
         self.metrics.first_part.observe(asyncio.get_running_loop().time() - began)
         response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
+        write = partial(write_within, request, response, timeout_s=self.options.write_timeout_s)
         opening = chunks.first()
         while parts is not None:
-            await self._write(request, response, opening + (chunks.chunks(parts) or PING))
+            await write(opening + (chunks.chunks(parts) or PING))
             parts, opening = await conversation.next(self.options.ping_s), b""
         if (refusal := conversation.refusal()) is not None:
-            await self._write(request, response, opening + encode_event(error_object(refusal)))
+            await write(opening + failed(refusal))
         else:
-            await self._write(request, response, opening + chunks.last(with_usage=with_usage))
+            await write(opening + chunks.last(with_usage=with_usage))
         await response.write_eof()
         return response
-
-    async def _write(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
-        """ConnectionError if the client takes nothing for too long."""
-        transport = request.transport
-        if transport is not None and not transport.get_write_buffer_size() and len(data) <= SMALL_BYTES:
-            await response.write(data)  # a client that took all there was: nothing here can wait
-            return
-        try:
-            async with asyncio.timeout(self.options.write_timeout_s):
-                await response.write(data)
-        except TimeoutError:
-            raise ConnectionResetError("the client does not read its stream") from None
 
     # ---- what else is asked ----
 
@@ -316,17 +380,17 @@ class Endpoint:
                 kind="not_found",
             )
         self.metrics.thumbs += 1
-        return _json_response({"object": "feedback", "id": body.id, "index": body.index, "thumb": body.thumb})
+        return json_response({"object": "feedback", "id": body.id, "index": body.index, "thumb": body.thumb})
 
     async def models(self, request: web.Request) -> web.Response:
         """/v1/models."""
-        return _json_response({"object": "list", "data": [self._model(name) for name in MODELS]})
+        return json_response({"object": "list", "data": [self._model(name) for name in MODELS]})
 
     async def model(self, request: web.Request) -> web.Response:
         """/v1/models/NAME."""
         name = request.match_info["model"]
         check_model(name)
-        return _json_response(self._model(name))
+        return json_response(self._model(name))
 
     def _model(self, name: str) -> dict[str, Any]:
         payload = {"id": name, "object": "model", "created": self._started, "owned_by": "rocstar"}
@@ -336,28 +400,28 @@ class Endpoint:
         """/tokenize: ids of a text, or of messages."""
         body = await self._read(request, TokenizeRequest)
         ids = await self._reader.run(self._builder.tokenize, body)
-        return _json_response({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
+        return json_response({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """/detokenize: the text of ids, special tokens shown; lm-eval asks for it, too."""
         body = await self._read(request, DetokenizeRequest)
-        return _json_response({"prompt": await self._reader.run(self.agent.chat.decode, body.tokens)})
+        return json_response({"prompt": await self._reader.run(self.agent.chat.decode, body.tokens)})
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
         """/tokenizer_info, which lm-eval asks for."""
         chat = self.agent.chat
         names = {name: getattr(chat.tokenizer, name, None) for name in ("bos_token", "eos_token", "pad_token")}
-        return _json_response({**names, "chat_template": chat.template})
+        return json_response({**names, "chat_template": chat.template})
 
     async def health(self, request: web.Request) -> web.Response:
         """/health, /readyz: 503 while the server shuts down."""
         if self.conversations.is_closing:
             raise RequestError("the server is shutting down", status=503, kind="closing")
-        return _json_response({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def alive(self, request: web.Request) -> web.Response:
         """/healthz: the process answers."""
-        return _json_response({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def show_metrics(self, request: web.Request) -> web.Response:
         """/metrics, for Prometheus."""
@@ -365,7 +429,7 @@ class Endpoint:
 
     async def description(self, request: web.Request) -> web.Response:
         """/openapi.json."""
-        return _json_response(build_document(needs_token=bool(self.options.owners)))
+        return json_response(build_document(needs_token=bool(self.options.owners)))
 
     async def front_page(self, request: web.Request) -> web.Response:
         """/: the HTML page."""
@@ -390,8 +454,14 @@ class Endpoint:
 
     async def _read(self, request: web.Request, model: type[M]) -> M:
         """Read and parse the body. Raises RequestError."""
-        self._check_head(request)
+        async with self._body(request) as body:
+            return await self._reader.read(model, body)
+
+    @asynccontextmanager
+    async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
+        """Read the body, which counts as held while the block runs. Raises RequestError."""
         most = self.options.max_body_bytes
+        check_body_head(request, most)
         size = most if request.content_length is None else request.content_length
         if self._held_bytes + size > MAX_HELD_BODIES * most:
             raise RequestError(
@@ -401,39 +471,9 @@ class Endpoint:
             )
         self._held_bytes += size
         try:
-            return await self._reader.read(model, await self._body(request))
+            yield await read_body(request, max_bytes=most, timeout_s=self.options.body_timeout_s)
         finally:
             self._held_bytes -= size
-
-    def _check_head(self, request: web.Request) -> None:
-        """Raise RequestError for a body that is too large by its head, or is encoded."""
-        if (request.content_length or 0) > self.options.max_body_bytes:
-            raise _router_error(web.HTTPRequestEntityTooLarge(self.options.max_body_bytes))
-        encoding = request.headers.get("Content-Encoding", "identity")
-        if encoding.lower() != "identity":
-            raise RequestError(
-                f"Content-Encoding is {encoding[:60]!a}; send the body as it is",
-                status=415,
-                field="Content-Encoding",
-                kind="encoded_body",
-            )
-
-    async def _body(self, request: web.Request) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self.options.body_timeout_s):
-                while chunk := await request.content.readany():
-                    size += len(chunk)
-                    if size > self.options.max_body_bytes:
-                        raise _router_error(web.HTTPRequestEntityTooLarge(self.options.max_body_bytes))
-                    chunks.append(chunk)
-                    await asyncio.sleep(0)  # readany() does not wait for data that has arrived
-        except TimeoutError:
-            raise RequestError("the body did not arrive in time", status=408, kind="slow_body") from None
-        if size < JOINED_APART_BYTES:
-            return b"".join(chunks)
-        return await asyncio.to_thread(b"".join, chunks)  # joining releases the interpreter's lock
 
     def _note_unknown_fields(self, request: web.Request, body: GenerationRequest) -> None:
         """Note each unknown field once for the operator."""
@@ -463,25 +503,11 @@ class Endpoint:
             del self._seeds[next(iter(self._seeds))]
 
 
-def error_response(refusal: RequestError) -> web.Response:
-    """Return the response of an error."""
-    response = web.Response(
-        body=encode_json(error_object(refusal)), status=refusal.status, headers=refusal.headers(), content_type=JSON
-    )
-    if refusal.status in (408, 413, 415):
-        response.force_close()  # the rest of the body is not read
-    return response
-
-
 def _router_error(error: web.HTTPException) -> RequestError:
     if error.status == 413:
-        return RequestError("the body is too large", status=413, kind="body_too_large")
+        return too_large()
     code = "bad_expectation" if error.status == 417 else "no_such_path"
     return RequestError(f"{error.reason}: {error.status}", status=error.status, kind=code)
-
-
-def _json_response(value: Any) -> web.Response:
-    return web.Response(body=encode_json(value), content_type=JSON)
 
 
 def _client_name(request: web.Request) -> str:

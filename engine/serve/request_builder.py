@@ -13,15 +13,15 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rocstar.engine.chat.boundaries import ChatError
-from rocstar.engine.chat.shown import ShownCheck
+from rocstar.engine.gateway.graph import shown_prompt
 from rocstar.engine.inference.base import ScoresPrompts
 from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.conversation import ConversationOrder, ServedModel
 from rocstar.engine.serve.conversation_store import TEMPERATURE
-from rocstar.engine.serve.recording_engine import ConversationOrder, ServedModel
 from rocstar.engine.serve.requests import (
     AGENT,
     MODELS,
@@ -34,7 +34,6 @@ from rocstar.engine.serve.requests import (
     TokenizeRequest,
     unsupported,
 )
-from rocstar.engine.serve.stream_parser import thought_tags
 from rocstar.engine.types import Task
 from rocstar.sandbox.http.errors import RequestError
 
@@ -61,17 +60,6 @@ def validate_chat(request: ChatRequest) -> None:
             "response_format",
             f"response_format.type = {json.dumps(form)[:80]} is not supported: the policy writes as it "
             "was trained to; leave it out or pass text",
-        )
-    if request.logprobs or request.top_logprobs:
-        raise unsupported(
-            "logprobs" if request.logprobs else "top_logprobs",
-            "logprobs are available from /v1/completions and in the records; leave them out here",
-        )
-    if request.tool_choice not in (None, "auto", "none"):
-        raise unsupported(
-            "tool_choice",
-            f"tool_choice = {json.dumps(request.tool_choice)[:80]}: a policy cannot be forced to call; "
-            "give auto or none",
         )
 
 
@@ -162,10 +150,6 @@ class RequestBuilder:
 
     agent: Agent
     max_context: int | None
-    _own: ShownCheck = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._own = ShownCheck(self.agent.chat.render, self.agent.chat.tools)
 
     def chat(self, request: ChatRequest) -> ConversationOrder:
         """The order of /v1/chat/completions."""
@@ -178,7 +162,7 @@ class RequestBuilder:
             functions = [_to_function(tool, f"tools.{k}") for k, tool in enumerate(request.tools or [])]
             if request.tool_choice == "none":
                 functions = []
-            messages, ids = self.prompt_of(messages, functions)
+            messages, ids = shown_prompt(self.agent.chat, messages, functions)
             return self._order("raw", request, messages, ids, resolve_max_tokens(request), functions)
         if request.tools:
             raise unsupported(
@@ -190,7 +174,7 @@ class RequestBuilder:
                 f"with a user's message, or ask for {RAW}",
                 field=f"messages.{len(messages) - 1}.role",
             )
-        messages, ids = self.prompt_of(messages, None)
+        messages, ids = shown_prompt(self.agent.chat, messages, None)
         return self._order("agent", request, messages, ids, resolve_max_tokens(request), None)
 
     def completions(self, request: CompletionRequest) -> list[ConversationOrder]:
@@ -248,23 +232,6 @@ class RequestBuilder:
         meta = {**order.task.meta, PREFIX: len(prefix)}
         return replace(order, task=replace(order.task, id=name, meta=meta))
 
-    def prompt_of(
-        self, messages: Sequence[Mapping[str, Any]], functions: Sequence[Mapping[str, Any]] | None
-    ) -> tuple[list[Mapping[str, Any]], list[int]]:
-        """Return the messages and their token ids, by the policy's template. Thinking of earlier responses is
-        put back where the policy wrote it. Raises RequestError for content that the template drops."""
-        chat = self.agent.chat
-        try:
-            check = self._own if functions is None else ShownCheck(chat.render, functions)
-            shown = check.shown_form(messages, thought_tags(chat.boundaries.opening))
-            if shown[-1]["role"] != "user":
-                return shown, chat.messages_ids(shown, functions)
-            return shown, chat.prompt_ids(shown[-1]["content"], shown[:-1], functions)
-        except ChatError as error:
-            raise RequestError(
-                f"messages cannot be shown to the policy as they are: {error}", field="messages"
-            ) from None
-
     def text_ids(self, text: str) -> list[int]:
         """Ids of a text in which special tokens are themselves."""
         plain = text.encode("utf-8", "replace").decode("utf-8")
@@ -276,7 +243,7 @@ class RequestBuilder:
             raise RequestError("give prompt or messages, one of them", field="prompt")
         if request.messages is None:
             return self.text_ids(request.prompt or "")
-        return self.prompt_of(to_messages(request.messages), None)[1]
+        return shown_prompt(self.agent.chat, to_messages(request.messages), None)[1]
 
     def _order(
         self,

@@ -23,6 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 from pydantic import BaseModel
 
 from rocstar.engine.chat.chat import Tokenizer, special_tokens
+from rocstar.engine.gateway.messages import Request
 from rocstar.engine.serve.requests import (
     ChatRequest,
     CompletionRequest,
@@ -87,6 +88,18 @@ class RequestLimits:
             self._check_text([request.prompt or ""], "prompt")
         elif isinstance(request, DetokenizeRequest):
             self._check_ids(request.tokens, "tokens")
+
+    def check_dialect(self, request: Request) -> None:
+        """The same for a request of a dialect."""
+        self._check_ids(request.prompt_ids or (), "prompt")
+        self._check_text([request.prompt_text or ""], "prompt")
+        self._check_ids(request.messages, "messages")
+        texts = [text for message in request.messages for text in (message.text, message.reasoning)]
+        calls = [
+            text for message in request.messages for call in message.calls for text in (call.name, call.arguments)
+        ]
+        self._check_text(texts + calls, "messages")
+        self._check_text(_all_texts(list(request.functions)), "tools")
 
     def _check_prompts(self, request: CompletionRequest) -> None:
         prompts: list[Any] = request.prompt if isinstance(request.prompt, list) else [request.prompt]
@@ -167,6 +180,13 @@ def parse_within_limits(body: bytes, model: type[M], bounds: RequestLimits) -> M
     return request
 
 
+def read_within_limits(body: bytes, read: Callable[[bytes], Request], bounds: RequestLimits) -> Request:
+    """Read a body of a dialect within the limits. Raises RequestError for the first invalid field."""
+    request = read(body)
+    bounds.check_dialect(request)
+    return request
+
+
 def _all_texts(value: Any) -> list[str]:
     """Return the texts of a JSON value, including names, and "" for each other value."""
     found: list[str] = []
@@ -208,7 +228,13 @@ class RequestReader:
 
     async def read(self, model: type[M], body: bytes) -> M:
         """Parse the body within the limits. Raises RequestError."""
-        reading = partial(parse_within_limits, model=model, bounds=self._bounds)
+        return await self._parse(partial(parse_within_limits, model=model, bounds=self._bounds), body)
+
+    async def read_dialect(self, read: Callable[[bytes], Request], body: bytes) -> Request:
+        """As `read`, for a dialect of the gateway."""
+        return await self._parse(partial(read_within_limits, read=read, bounds=self._bounds), body)
+
+    async def _parse(self, reading: Callable[[bytes], T], body: bytes) -> T:
         if len(body) <= SMALL_BYTES and body.count(b",") <= FEW_ITEMS:
             return reading(body)
         try:

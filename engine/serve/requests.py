@@ -196,10 +196,12 @@ class ChatRequest(GenerationRequest):
     return_token_ids: bool = False
     max_completion_tokens: Limit | None = None
     tools: Annotated[list[dict[str, Any]] | None, _nullable_schema(type="array", items=_TOOL)] = None
-    tool_choice: Annotated[str | dict[str, Any] | None, _nullable_schema(enum=["auto", "none"])] = None
+    tool_choice: str | dict[str, Any] | None = None
+    """`none` hides the client's tools. A policy cannot be forced to call: other values are as `auto`."""
     response_format: Annotated[dict[str, Any] | None, _nullable_schema(**_FORM)] = None
-    logprobs: Annotated[bool | None, _nullable_schema(const=False)] = None
-    top_logprobs: Annotated[Whole | None, _nullable_schema(const=0)] = None
+    logprobs: bool | None = None
+    top_logprobs: Whole | None = None
+    """Read for clients that send it; the list of likely tokens stays empty."""
 
 
 class CompletionRequest(GenerationRequest):

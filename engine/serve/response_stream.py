@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
-import msgspec
-
+from rocstar.engine.gateway.dialects.events import DONE, encode_event, encode_json
+from rocstar.engine.gateway.stream_parts import Kind, Part, TextPart, ToolCallPart, ToolResultPart, join_texts
 from rocstar.engine.inference.base import PromptScores
 from rocstar.engine.serve.conversation import ServedConversation
-from rocstar.engine.serve.stream_parts import Kind, Part, TextPart, ToolCallPart, ToolResultPart, join_texts
 from rocstar.engine.types import Origin, Scored, Trajectory
 
 Decode = Callable[[Sequence[int]], str]
@@ -52,27 +50,6 @@ def _finite_or_none(logprob: float) -> float | None:
     return logprob if math.isfinite(logprob) else None
 
 
-DONE = b"data: [DONE]\n\n"
-PING = b": ping\n\n"
-_HALF = re.compile("[\ud800-\udfff]")
-_encoder = msgspec.json.Encoder()
-
-
-def encode_json(value: Any) -> bytes:
-    """Return the value as JSON. An unpaired surrogate, which a policy may write, becomes U+FFFD: many
-    parsers, including this server's, reject its escape, and clients send responses back."""
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError:
-        text = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), ensure_ascii=False)
-        return _HALF.sub("\ufffd", text).encode()
-
-
-def encode_event(value: Any) -> bytes:
-    """Return one event of a stream."""
-    return b"data: " + encode_json(value) + b"\n\n"
-
-
 GAP = "\x00"
 """Stands for the text in an event that is encoded once for many texts; nothing else in the event has it."""
 _ENCODED_GAP = encode_json(GAP)
@@ -99,12 +76,18 @@ class ChatResponse:
     """The answers of /v1/chat/completions to one request."""
 
     def __init__(
-        self, conversation: ServedConversation, model: str, isolation: str, *, with_token_ids: bool = False
+        self,
+        conversation: ServedConversation,
+        model: str,
+        isolation: str,
+        *,
+        with_token_ids: bool = False,
+        with_logprobs: bool = False,
     ) -> None:
-        """with_token_ids: each choice has its token ids at its end, so that a client can continue from
-        them."""
+        """with_token_ids: each choice has its token ids at its end, so that a client can continue from them.
+        with_logprobs: and a log-prob for each; None for tokens of tool results."""
         self._conversation, self._isolation = conversation, isolation
-        self._with_token_ids = with_token_ids
+        self._with_token_ids, self._with_logprobs = with_token_ids, with_logprobs
         self._client_calls = conversation.order.served_model == "raw"
         self._id, self._model, self._created = f"chatcmpl-{conversation.order.id}", model, int(time.time())
         self._calls: dict[int, int] = {}
@@ -127,12 +110,19 @@ class ChatResponse:
         """Return the field of the prompt's ids, if requested."""
         return {"prompt_token_ids": self._conversation.order.prompt_ids} if self._with_token_ids else {}
 
-    def _token_ids(self, k: int) -> dict[str, Any]:
-        """Return the field of all ids after the prompt, including tool results, if requested."""
-        if not self._with_token_ids:
-            return {}
-        trajectory = self._conversation.trajectories[k]
-        return {"token_ids": trajectory.ids[trajectory.prompt_length :].tolist()}
+    def _token_fields(self, k: int) -> dict[str, Any]:
+        """Return the fields of all ids after the prompt, including tool results, as requested."""
+        trajectory, found = self._conversation.trajectories[k], dict[str, Any]()
+        ids = trajectory.ids[trajectory.prompt_length :].tolist()
+        if self._with_logprobs:
+            decode = self._conversation.choices[k].chat.decode
+            names = [f"token_id:{token}" if self._with_token_ids else decode([token]) for token in ids]
+            values = map(_finite_or_none, trajectory.logprobs[trajectory.prompt_length :].tolist())
+            rows: list[Any] = [
+                {"token": name, "logprob": p, "top_logprobs": []} for name, p in zip(names, values, strict=True)
+            ]
+            found["logprobs"] = {"content": rows}
+        return found | {"token_ids": ids} if self._with_token_ids else found
 
     def _choice(self, parts: Sequence[Part], k: int) -> dict[str, Any]:
         texts = join_texts(parts, k)
@@ -147,14 +137,15 @@ class ChatResponse:
             message["server_tool_events"] = tool_parts
         finish = self._conversation.finish(k)
         choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
-        return choice | self._token_ids(k)
+        return choice | self._token_fields(k)
 
     def first(self) -> bytes:
         """The chunk that opens every choice."""
         delta = {"role": "assistant", "content": ""}
         choices = [_delta_choice(k, delta) for k in range(len(self._conversation.choices))]
         metadata = response_metadata(self._conversation, self._isolation)
-        return encode_event({**self._head("chat.completion.chunk"), "choices": choices, "rocstar": metadata})
+        head = self._head("chat.completion.chunk")
+        return encode_event({**head, "choices": choices, "rocstar": metadata, **self._prompt_ids()})
 
     def chunks(self, parts: Iterable[Part]) -> bytes:
         """A chunk per part. Only the text of a text chunk differs between tokens."""
@@ -189,9 +180,8 @@ class ChatResponse:
             encode_event(
                 {
                     **head,
-                    "choices": [_delta_choice(k, {}, conversation.finish(k)) | self._token_ids(k)],
+                    "choices": [_delta_choice(k, {}, conversation.finish(k)) | self._token_fields(k)],
                     "rocstar": metadata,
-                    **self._prompt_ids(),
                 }
             )
             for k in range(len(conversation.choices))

@@ -1,4 +1,4 @@
-"""The schemas of response bodies, for openapi.py, and request errors as OpenAI's error object.
+"""The schemas of response bodies, for openapi.py, and the errors of failed conversations.
 
 response_stream.py and endpoint.py build the responses; tests compare them with these schemas.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
-from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.http.guard import UNAUTHORIZED
 from rocstar.sandbox.http.openapi import ref
 
 Schema = dict[str, Any]
@@ -90,8 +87,20 @@ SCHEMAS: Mapping[str, Schema] = {
         role=_const("assistant"),
         content=TEXT,
     ),
+    "TokenLogprob": _body(
+        "A token, by its text or as token_id:N, and its log_softmax(logits / T); null for a token of a tool result.",
+        token=TEXT,
+        logprob=_nullable(NUMBER),
+        top_logprobs=_list(NULL),
+    ),
+    "ChatLogprobs": _body("The tokens of a choice in order.", content=_list(ref("TokenLogprob"))),
     "ChatChoice": _body(
-        "A choice of a response.", index=INTEGER, message=ref("Message"), logprobs=NULL, finish_reason=FINISH
+        "A choice of a response.",
+        {"token_ids": _list(INTEGER)},
+        index=INTEGER,
+        message=ref("Message"),
+        logprobs=_nullable(ref("ChatLogprobs")),
+        finish_reason=FINISH,
     ),
     "PromptDetails": _body("Details of the prompt tokens.", cached_tokens=INTEGER),
     "Usage": _body(
@@ -109,6 +118,7 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "ChatCompletion": _body(
         "The answer of a conversation.",
+        {"prompt_token_ids": _list(INTEGER)},
         **HEAD,
         object=_const("chat.completion"),
         choices=_list(ref("ChatChoice")),
@@ -117,7 +127,12 @@ SCHEMAS: Mapping[str, Schema] = {
     ),
     "Delta": _body("The new text and calls of a message.", {"role": _nullable(_const("assistant")), **TEXTS}),
     "ChatDelta": _body(
-        "The new part of a choice.", index=INTEGER, delta=ref("Delta"), logprobs=NULL, finish_reason=_nullable(FINISH)
+        "The new part of a choice.",
+        {"token_ids": _list(INTEGER)},
+        index=INTEGER,
+        delta=ref("Delta"),
+        logprobs=_nullable(ref("ChatLogprobs")),
+        finish_reason=_nullable(FINISH),
     ),
     "ChatCompletionChunk": _body(
         "An event of a stream; the last event is [DONE].",
@@ -125,6 +140,7 @@ SCHEMAS: Mapping[str, Schema] = {
             "server_tool_event": _nullable(*EVENTS),
             "usage": _nullable(ref("Usage")),
             "rocstar": _nullable(ref("ServingFacts")),
+            "prompt_token_ids": _list(INTEGER),
         },
         **HEAD,
         object=_const("chat.completion.chunk"),
@@ -189,31 +205,3 @@ SCHEMAS: Mapping[str, Schema] = {
     "Health": _body("The server takes requests.", status=_const("ok")),
 }
 """The schemas by name."""
-
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 504: "timeout_error"}
-_CODES = {UNAUTHORIZED: "invalid_api_key", "": None}
-"""OpenAI's codes, for kinds that have another name there."""
-
-
-def error_object(error: RequestError) -> dict[str, Any]:
-    """Return the error in OpenAI's format."""
-    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    code = _CODES.get(error.kind, error.kind)
-    return {"error": {"message": str(error), "type": kind, "param": error.field or None, "code": code}}
-
-
-def conversation_error(kind: str, detail: str, *, retryable: bool) -> RequestError:
-    """Return the error for a conversation that failed outside the policy."""
-    if kind == "too_long":
-        return RequestError(
-            f"the conversation is too long for the engine: {detail}; send fewer messages or lower max_tokens",
-            field="messages",
-            kind="context_length_exceeded",
-        )
-    if kind == "bad_token":
-        return RequestError(f"the model does not know an id: {detail}", field="prompt", kind=kind)
-    if kind in ("deadline", TRAJECTORY_TIMEOUT, POLICY_TIMEOUT):
-        return RequestError(f"the conversation exceeded its time limit: {detail}", status=504, kind="deadline")
-    if kind == "queue_timeout":
-        return RequestError(f"no engine slot was free in time: {detail}", status=503, kind=kind)
-    return RequestError(f"{kind}: {detail}", status=503 if retryable else 500, kind=kind)

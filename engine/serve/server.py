@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
+from rocstar.engine.gateway.dialects.events import error_object
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import LOGGED_OWNER, Endpoint
-from rocstar.engine.serve.responses import error_object
 from rocstar.sandbox.http.access_log import make_access_logger
 from rocstar.sandbox.http.drain import StopSignals, wait_until
 from rocstar.sandbox.http.errors import RequestError
@@ -65,7 +65,7 @@ async def open_endpoint(
                 async with endpoint.connections.opened(listening, protocol_factory(runner.server, malformed_response)):
                     yield endpoint
             finally:
-                await endpoint.conversations.drain(drain_s)
+                await endpoint.drain(drain_s)
                 await runner.cleanup()
                 endpoint.close()
 
@@ -81,4 +81,4 @@ async def serve_until_signal(endpoint: Endpoint, drain_s: float, note: Callable[
         await signals.stop.wait()
         in_flight = endpoint.conversations.in_flight
         note(f"ending: {in_flight} choices may end within {drain_s:g} s; a second signal stops them")
-        await wait_until(endpoint.conversations.drain(drain_s), signals.hurry)
+        await wait_until(endpoint.drain(drain_s), signals.hurry)

@@ -88,10 +88,12 @@ def find_peer_user(transport: asyncio.BaseTransport) -> int | None:
 
 
 def parse_bearer_token(headers: Mapping[str, str]) -> bytes:
-    """The token of `Authorization: Bearer TOKEN`; empty without one. Any bytes of a client become some text:
-    compare it by `hmac.compare_digest`."""
+    """The token of `Authorization: Bearer TOKEN`, or of the headers in which clients of Anthropic and Google send
+    it; empty without one. Any bytes of a client become some text: compare it by `hmac.compare_digest`."""
     scheme, _, given = headers.get("Authorization", "").partition(" ")
-    return given.strip().encode("utf-8", "replace") if scheme.lower() == "bearer" else b""
+    if scheme.lower() != "bearer":
+        given = headers.get("x-api-key") or headers.get("x-goog-api-key") or ""
+    return given.strip().encode("utf-8", "replace")
 
 
 MIN_TOKEN_CHARS = 16

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from rocstar.engine.chat.toolcalls import final_answer
-from rocstar.engine.serve.stream_parts import Part, TextPart, join_texts
+from rocstar.engine.gateway.stream_parts import Part, TextPart, join_texts
 from rocstar.engine.serve.terminal.client import AnswerEnd, ChoiceEnd, StreamEvent, TerminalError
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, ToolResultPart
+from rocstar.engine.gateway.stream_parts import TextPart, ToolCallPart, ToolResultPart
 
 CONNECT_S = 10.0
 BEGIN_S = 300.0

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, ToolResultPart
+from rocstar.engine.gateway.stream_parts import TextPart, ToolCallPart, ToolResultPart
 from rocstar.engine.serve.terminal.client import StreamEvent
 from rocstar.sandbox.http.printable import printable
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from rocstar.engine.serve.stream_parts import TextPart
+from rocstar.engine.gateway.stream_parts import TextPart
 from rocstar.engine.serve.terminal.chat_history import ChatHistory, ReceivedAnswer, count_votes
 from rocstar.engine.serve.terminal.client import ChatClient, ChoiceEnd, TerminalError
 from rocstar.engine.serve.terminal.screen import Screen

@@ -11,7 +11,7 @@ from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.callforms import FORMS, schemas_of
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.chat.toolcalls import parse_tool_calls, spoken_text, tool_call_spans, without_tool_calls
-from rocstar.engine.serve.stream_parser import StreamParser
+from rocstar.engine.gateway.stream_parser import StreamParser
 from rocstar.engine.types import CALL_FORMS, ToolCall, Turn, TurnForm
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.engine.serve.stream_parser import StopSequences, StreamParser, TurnText
-from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, merge_parts
+from rocstar.engine.gateway.stream_parser import StopSequences, StreamParser, TurnText
+from rocstar.engine.gateway.stream_parts import TextPart, ToolCallPart, merge_parts
 from rocstar.engine.types import TurnForm
 from tests.fakes.scripted_policy import ByteTokenizer
 

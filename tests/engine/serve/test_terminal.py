@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from rocstar.engine.chat.toolcalls import final_answer
-from rocstar.engine.serve.stream_parts import TextPart, ToolCallPart, ToolResultPart
+from rocstar.engine.gateway.stream_parts import TextPart, ToolCallPart, ToolResultPart
 from rocstar.engine.serve.terminal.chat_history import ChatHistory, count_votes
 from rocstar.engine.serve.terminal.client import ChatClient, TerminalError
 from rocstar.engine.serve.terminal.screen import Screen

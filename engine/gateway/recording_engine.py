@@ -1,7 +1,6 @@
-"""An engine and tools that record a conversation for its client.
+"""An engine that records a conversation for its client.
 
-    run_trajectory -> RecordingEngine.generate -> engine    tokens ──> parts
-                   -> RecordingTools.execute   -> sandbox   calls and results ──> parts
+    run_trajectory, Session -> RecordingEngine.generate -> engine    tokens ──> parts
 
 Serving therefore runs the same turn loop as training. Recording adds no waiting. `stop` ends the current
 generation or tool call immediately, including the sandbox's child; the record keeps the text so far.
@@ -10,12 +9,13 @@ generation or tool call immediately, including the sandbox's child; the record k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from rocstar.engine.chat.chat import ChatFormat
+from rocstar.engine.gateway.stream_parser import StopSequences, StreamParser, TurnText
+from rocstar.engine.gateway.stream_parts import Part, TextPart, ToolCallPart
 from rocstar.engine.inference.base import (
     Generation,
     Inference,
@@ -27,52 +27,11 @@ from rocstar.engine.inference.base import (
     TellsTokens,
 )
 from rocstar.engine.inference.weights import WeightSource
-from rocstar.engine.serve.stream_parser import StopSequences, StreamParser, TurnText
-from rocstar.engine.serve.stream_parts import Part, TextPart, ToolCallPart, ToolResultPart
-from rocstar.engine.tools.box import ToolBox, Tools
-from rocstar.engine.tools.results import cut_middle
-from rocstar.engine.tools.tool import ToolFailure
-from rocstar.engine.types import Task, ToolCall, ToolResult
+from rocstar.engine.types import ToolCall
 
 Emit = Callable[[Part], None]
 STOPPED = "aborted"
 """The kind of failure of a conversation that its client ended."""
-
-
-ServedModel = Literal["agent", "raw", "completion"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationOrder:
-    """A validated request of a client.
-
-    Attributes:
-        id: the id of the conversation and of its records; "" until it begins.
-        served_model: the agent with its tools, the model with the client's, or the model alone.
-        task: the question, as the records store it.
-        prompt_ids: the token ids of the prompt.
-        seed: the seed of the noise; choice k is sibling k.
-        max_tokens: the limit over all turns, including tool results.
-        stops: the stop sequences.
-        functions: the client's tools; None for the agent's own.
-        is_judged: the task has an answer, so the reward is known at the end.
-        is_streamed: the client reads parts as they are produced.
-        scores_prompt: return the log-probs of the prompt, computed once by the first choice.
-    """
-
-    id: str = ""
-    served_model: ServedModel
-    task: Task
-    prompt_ids: list[int]
-    seed: int
-    num_choices: int
-    temperature: float
-    max_tokens: int
-    stops: tuple[str, ...]
-    functions: Sequence[Mapping[str, Any]] | None
-    is_judged: bool
-    is_streamed: bool
-    scores_prompt: bool = False
 
 
 class RecordingEngine:
@@ -82,11 +41,30 @@ class RecordingEngine:
         nothing is emitted or recorded; the parts of a turn are those of its record.
     """
 
-    def __init__(self, engine: Inference, order: ConversationOrder, choice: int, chat: ChatFormat, emit: Emit) -> None:
-        """emit: receives each part."""
-        self._engine, self.choice, self.chat, self.emit = engine, choice, chat, emit
-        self.name = f"{order.id}/{choice}"
-        """The unique id of the request in the engine."""
+    def __init__(
+        self,
+        engine: Inference,
+        chat: ChatFormat,
+        emit: Emit,
+        *,
+        name: str,
+        choice: int = 0,
+        parser: StreamParser | None,
+        stops: Sequence[str] = (),
+        is_streamed: bool = False,
+        scores_prompt: bool = False,
+    ) -> None:
+        """
+        Args:
+            emit: receives each part.
+            name: the unique id of the request in the engine.
+            choice: the number of the choice, in its parts.
+            parser: None for a completion, whose text has no special parts.
+            stops: the stop sequences.
+            is_streamed: emit the parts as they are generated.
+            scores_prompt: return the log-probs of the prompt.
+        """
+        self._engine, self.choice, self.chat, self.emit, self.name = engine, choice, chat, emit, name
         self.is_stopped = False
         self.is_truncated = False
         """A stop text ended it."""
@@ -95,15 +73,11 @@ class RecordingEngine:
         self.scores: PromptScores | None = None
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
-        self._scores_prompt = order.scores_prompt and choice == 0
-        self._stops = order.stops
-        self._parser: StreamParser | None = None
-        """None for a completion, whose text has no special parts."""
-        if order.served_model != "completion":
-            reads_calls = order.served_model == "agent" or order.functions
-            self._parser = StreamParser(chat.form if reads_calls else None)
-        self._records_tokens = bool(order.stops) or order.is_streamed
+        self._scores_prompt, self._parser, self._stops = scores_prompt, parser, tuple(stops)
+        self._records_tokens = bool(stops) or is_streamed
         """Tokens are parsed as they are generated."""
+        self._truncate_at: int | None = None
+        """The number of tokens of the turn that a stop text leaves."""
         self._clear_turn()
         self.tool_wait: asyncio.Timeout | None = None
         """The timeout of the running calls; `stop` makes it expire."""
@@ -121,7 +95,9 @@ class RecordingEngine:
             self.scores = await self._engine.score(
                 ids, sampling=options["sampling"], request_id=self.name, deadline=options["deadline"]
             )
-        return self._end_turn(await self._engine.generate(ids, request_id=self.name, **options))
+        generation = self._end_turn(await self._engine.generate(ids, request_id=self.name, **options))
+        self._truncate_at = len(self._received)  # later tokens of this name belong to another recorder
+        return generation
 
     def load(self) -> KvLoad:
         return self._engine.load()
@@ -137,7 +113,10 @@ class RecordingEngine:
 
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._engine.on_grant(self.name, granted)
-        # `release` follows from here on.
+        self.listen()
+
+    def listen(self) -> None:
+        """Receive the tokens of the next request, until `release`."""
         if self._records_tokens and isinstance(self._engine, TellsTokens):
             self._engine.on_tokens(self.name, self._receive)
 
@@ -149,7 +128,7 @@ class RecordingEngine:
         """Tokens of the present turn so far."""
         self._read = 0
         """The number of parsed tokens."""
-        self._truncate_at: int | None = None
+        self._truncate_at = None
         self._text = TurnText(self.chat.decode, self.chat.text.of_token)
         self._stop_filter = StopSequences(self._stops)
 
@@ -253,44 +232,3 @@ class RecordingEngine:
             task = asyncio.ensure_future(self._engine.abort(self.name))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
-
-
-class RecordingTools:
-    """A tool box of which a client sees every call. Implements `ToolBox` and, when open, `Tools`."""
-
-    def __init__(self, box: ToolBox, recorder: RecordingEngine, *, max_tokens: int) -> None:
-        """max_tokens: of a result, as the policy reads it."""
-        self._box, self._recorder, self._max_tokens = box, recorder, max_tokens
-        self._tools: Tools | None = None
-
-    @asynccontextmanager
-    async def open(self, *, seed: int) -> AsyncIterator[Tools]:
-        async with self._box.open(seed=seed) as self._tools:
-            yield self
-
-    async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
-        assert self._tools is not None, "the tools are not open"
-        recorder = self._recorder
-        recorder.call_begins(calls)
-        recorder.check()
-        try:
-            async with asyncio.timeout(None) as recorder.tool_wait:
-                results = await self._tools.execute(calls, turn=turn, deadline=deadline)
-        except TimeoutError:
-            if recorder.is_stopped:
-                raise ToolFailure("its client ended it while a tool ran") from None
-            raise
-        finally:
-            recorder.tool_wait = None
-        for index, (call, result) in enumerate(zip(calls, results, strict=True)):
-            recorder.emit(
-                ToolResultPart(
-                    choice=recorder.choice,
-                    id=recorder.call_id(index),
-                    name=call.name,
-                    status=result.status,
-                    is_error=result.is_error,
-                    text=cut_middle(result.text, recorder.chat.tokenizer, self._max_tokens),
-                )
-            )
-        return results

@@ -14,7 +14,7 @@ from dataclasses import replace
 from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.chat import PART
 from rocstar.engine.chat.toolcalls import THOUGHT, without_tool_calls
-from rocstar.engine.serve.stream_parts import Kind
+from rocstar.engine.gateway.stream_parts import Kind
 from rocstar.engine.types import TurnForm
 
 MAX_OPEN_TOKENS = 64

@@ -1,0 +1,201 @@
+"""Fields of JSON bodies, with their checks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from pydantic_core import from_json
+
+from rocstar.engine.gateway.messages import Message
+from rocstar.sandbox.http.errors import RequestError
+
+MAX_IGNORED, MAX_NAME_CHARS = 64, 40
+"""Ignored fields of one request that are counted, and characters of a name."""
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "logit_bias": ({},),
+    "use_beam_search": (False,),
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+}
+"""Fields that change the sampling, with the values that do not. Other values are ignored and counted."""
+
+REFUSED = frozenset(("n", "best_of", "logit_bias", "use_beam_search"))
+"""Fields of `NEUTRAL` whose other values are refused: the answer would not be one sample of the policy."""
+
+T = TypeVar("T")
+_KINDS = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
+
+
+@dataclass(slots=True)
+class Fields:
+    """A JSON object of a request.
+
+    Attributes:
+        values: the object.
+        where: its path in the body; "" for the body.
+        names: of the fields that were read.
+    """
+
+    values: Mapping[str, Any]
+    where: str = ""
+    names: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of_body(cls, body: bytes | Mapping[str, Any]) -> Fields:
+        """Parse a body. Raises RequestError if it is not an object of at most 200 levels."""
+        if isinstance(body, Mapping):
+            return cls(body)
+        try:
+            values = from_json(body, allow_inf_nan=False, cache_strings="keys")
+        except ValueError as error:
+            raise RequestError(f"the body is not JSON: {error}; send an object", kind="invalid_json") from None
+        if not isinstance(values, dict):
+            raise RequestError("the body is not an object; send an object", kind="invalid_json")
+        return cls(values)
+
+    def path(self, name: str | int) -> str:
+        """Return the path of a field in the body."""
+        return f"{self.where}.{name}" if self.where else str(name)
+
+    def invalid(self, name: str, problem: str) -> RequestError:
+        """Return the error for a field."""
+        value = json.dumps(self.values[name], default=str)[:80] if name in self.values else "missing"
+        return RequestError(f"{self.path(name)} is {value}: {problem}", field=self.path(name), kind="invalid_value")
+
+    def get(self, name: str, kind: type[T], default: T) -> T:
+        """Return a field of this kind; the default for null and for a missing field."""
+        self.names.add(name)
+        value = self.values.get(name)
+        if value is None:
+            return default
+        # JSON has one kind of number: some clients write 16.0 for 16, or 1 for 1.0
+        if (kind is int and isinstance(value, float) and value.is_integer()) or (kind is float and type(value) is int):
+            value = kind(value)  # type: ignore[call-arg]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.invalid(name, f"send {_KINDS[kind]}")
+        return value
+
+    def require(self, name: str, kind: type[T]) -> T:
+        """Return a field. Raises RequestError if it is missing, null or empty."""
+        if not self.values.get(name):
+            raise self.invalid(name, f"send {_KINDS[kind]}")
+        return self.get(name, kind, kind())
+
+    def limit(self, *names: str) -> int | None:
+        """Return the number of tokens that the first given field allows. Raises RequestError if it is not positive."""
+        for name in names:
+            if (value := self.get(name, int, 0)) < 0 or (value == 0 and self.values.get(name) is not None):
+                raise self.invalid(name, "send a number of at least 1")
+            if value:
+                self.names.update(names)
+                return value
+        return None
+
+    def temperature(self) -> float | None:
+        """Return the temperature, or None."""
+        value = self.get("temperature", float, math.nan)
+        if self.values.get("temperature") is None:
+            return None
+        if not 0 <= value <= 10:
+            raise self.invalid("temperature", "send a number from 0 to 10")
+        return value
+
+    def objects(self, name: str) -> list[Fields]:
+        """Return the objects of a list; an empty list if it is missing."""
+        items = self.get(name, list, [])
+        for k, item in enumerate(items):
+            if not isinstance(item, dict):
+                raise RequestError(
+                    f"{self.path(name)}.{k} is not an object", field=f"{self.path(name)}.{k}", kind="invalid_value"
+                )
+        return [Fields(item, f"{self.path(name)}.{k}") for k, item in enumerate(items)]
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return the texts of a field that is one text or a list of texts, none of them empty."""
+        value = self.values.get(name)
+        items = [self.get(name, str, "")] if isinstance(value, str) else self.get(name, list, [])
+        if not all(isinstance(item, str) and item for item in items) or len(items) > 16:
+            raise self.invalid(name, "send at most 16 texts, none of them empty")
+        return tuple(items)
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """Return the token ids of a list that is not empty."""
+        ids = self.get(name, list, [])
+        if not ids or not all(type(token) is int and 0 <= token < 1 << 31 for token in ids):
+            raise self.invalid(name, "send a list of token ids")
+        return tuple(ids)
+
+    def content(self, name: str, kinds: Collection[str]) -> str:
+        """Return the concatenation of the parts of these kinds; of a text, the text."""
+        if isinstance(self.values.get(name), str):
+            return self.get(name, str, "")
+        return "".join(part.part_text(kinds) for part in self.objects(name))
+
+    def part_text(self, kinds: Collection[str]) -> str:
+        """Return the text of a part of content. Raises RequestError for a part of another kind."""
+        if (kind := self.get("type", str, "text")) not in kinds:
+            raise self.invalid("type", "only text is read here")
+        return self.get("refusal" if kind == "refusal" else "text", str, "")
+
+    def ignored(self) -> tuple[str, ...]:
+        """Return the names of the fields that were not read. Raises RequestError for one that falsifies the data."""
+        found = []
+        for name, value in self.values.items():
+            neutral = NEUTRAL.get(name, ())
+            if (
+                name in self.names
+                or value is None
+                or any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
+            ):
+                continue
+            if name in REFUSED:
+                raise self.invalid(name, f"an answer is one sample of the policy; send {json.dumps(neutral[0])}")
+            found.append(name[:MAX_NAME_CHARS])
+        return tuple(found[:MAX_IGNORED])
+
+
+def function(given: Fields, parameters: str) -> dict[str, Any]:
+    """Return a function as chat templates show it. `parameters`: the name of the field with the schema."""
+    return {
+        "type": "function",
+        "function": {
+            "name": given.require("name", str),
+            "description": given.get("description", str, ""),
+            "parameters": given.get(parameters, dict, {}) or {"type": "object", "properties": {}},
+        },
+    }
+
+
+def join_assistants(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Join adjacent messages of the assistant: formats with items send one turn in pieces."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and message.role == joined[-1].role == "assistant":
+            before = joined[-1]
+            joined[-1] = replace(
+                before,
+                text=before.text + message.text,
+                reasoning=before.reasoning + message.reasoning,
+                calls=before.calls + message.calls,
+            )
+        else:
+            joined.append(message)
+    return tuple(joined)

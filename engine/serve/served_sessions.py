@@ -1,0 +1,200 @@
+"""Sessions of clients: agents whose requests are one trajectory, and single requests of other dialects.
+
+    /sessions/KEY/...  ──first request──> open ──DELETE, idle, shutdown──> closed ──> record
+    /v1/messages, ...  ──one request────> open ──answered──> closed ──> record
+
+A session belongs to the owner of its first request; the key of another owner's session names another session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rocstar.engine.gateway.messages import Request, SampledTurn
+from rocstar.engine.gateway.session import AgentSession
+from rocstar.engine.inference.base import Sampling, StopReason
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.serve.conversation import Unjudged
+from rocstar.engine.serve.conversation_manager import ConversationManager
+from rocstar.engine.serve.conversation_store import CONVERSATION, TEMPERATURE
+from rocstar.engine.types import (
+    Attempt,
+    FinishReason,
+    Task,
+    Trajectory,
+    TrajectoryKey,
+    TrajectoryTimes,
+    Turn,
+    VersionSpan,
+)
+from rocstar.sandbox.http.errors import RequestError
+
+MAX_SESSIONS = 1024
+IDLE_S = 600.0
+"""A session without a request for so long is closed."""
+SOURCE = "session"
+
+
+@dataclass(slots=True, eq=False)
+class ServedSession:
+    """A session, the id of its record, and its use."""
+
+    session: AgentSession
+    name: str
+    key: tuple[str, str] | None
+    """Its owner and its key; None of a single request."""
+    began: float
+    num_requests: int = 0
+    """Requests that are being answered."""
+    timer: asyncio.TimerHandle | None = None
+
+
+class ServedSessions:
+    """Invariant: a session that was opened is closed and kept once; at most MAX_SESSIONS have a key."""
+
+    def __init__(self, agent: Agent, conversations: ConversationManager, tasks: asyncio.TaskGroup) -> None:
+        self._agent, self._conversations, self._tasks = agent, conversations, tasks
+        self._open: dict[ServedSession, None] = {}
+        self._named: dict[tuple[str, str], ServedSession] = {}
+
+    def find(self, owner: str, key: str, *, opens: bool = False) -> ServedSession:
+        """Return the session of a key, opened if asked. Raises RequestError."""
+        served = self._named.get((owner, key))
+        if served is not None:
+            return served
+        if not opens:
+            raise RequestError(f"there is no session {key[:40]!r}; a request opens one", status=404, kind="not_found")
+        if len(self._named) >= MAX_SESSIONS:
+            message = f"{len(self._named)} sessions are open; close some by DELETE /sessions/KEY, or ask again later"
+            raise RequestError(message, status=429, kind="queue_full")
+        self._conversations.check_room(1)
+        served = self._named[owner, key] = self.open(self._agent, (owner, key))
+        return served
+
+    def open_single(self, asked: Request) -> ServedSession:
+        """Open the session of one request, which may choose its temperature."""
+        self._conversations.check_room(1)
+        temperature = self._agent.sampling.temperature if asked.temperature is None else asked.temperature
+        return self.open(replace(self._agent, sampling=Sampling(temperature=temperature)), None)
+
+    def open(self, agent: Agent, key: tuple[str, str] | None) -> ServedSession:
+        """Open a session. `check_room` must have passed."""
+        conversations, loop = self._conversations, asyncio.get_running_loop()
+        name = conversations.begin_record()
+        owned = "" if key is None else "\0".join(key)
+        task_id = f"{SOURCE}-{hashlib.blake2b((owned or name).encode(), digest_size=10).hexdigest()}"
+        session = AgentSession(
+            agent,
+            TrajectoryKey(seed=secrets.randbits(53), step=0, task_id=task_id, sibling=0),
+            max_context=conversations.options.max_context,
+            deadline=lambda: loop.time() + agent.limits.timeout_s,
+        )
+        served = ServedSession(session, name, key, time.time())
+        self._open[served] = None
+        conversations.metrics.conversations[(SOURCE,)] += 1
+        return served
+
+    async def sample(self, served: ServedSession, asked: Request, digest: bytes) -> SampledTurn:
+        """Sample in a session. Raises RequestError."""
+        self._stop_timer(served)
+        served.num_requests += 1
+        try:
+            with self._conversations.admitted(1):
+                return await served.session.sample(asked, digest)
+        finally:
+            served.num_requests -= 1
+            if not served.num_requests and served in self._open and served.key is not None:
+                loop = asyncio.get_running_loop()
+                served.timer = loop.call_later(IDLE_S, lambda: self._tasks.create_task(self.close(served)))
+
+    async def close(self, served: ServedSession) -> None:
+        """Close a session and keep its trajectory."""
+        if served not in self._open:
+            return
+        del self._open[served]
+        self._stop_timer(served)
+        if served.key is not None:
+            del self._named[served.key]
+        finish = served.session.finish or FinishReason.answered
+        await served.session.close()
+        trajectories = [await _trajectory(served, finish)] if served.session.graph.nodes else []
+        self._conversations.metrics.ended(trajectories)
+        await self._conversations.keep(served.name, trajectories)
+
+    async def close_all(self) -> None:
+        """Close every session."""
+        for served in list(self._open):
+            await self.close(served)
+
+    def stop(self) -> None:
+        """End all samples."""
+        for served in list(self._open):
+            self._tasks.create_task(self.close(served))
+
+    def _stop_timer(self, served: ServedSession) -> None:
+        if served.timer is not None:
+            served.timer.cancel()
+            served.timer = None
+
+
+def training_trace(session: AgentSession) -> dict[str, Any]:
+    """Return the session in OpenEnv's format `TrainingTrace` (openenv/core/harness/training.py): an entry per
+    sampled turn, without discards."""
+    graph = session.graph
+    discards, turns = graph.discards(), []
+    for k, node in enumerate(graph.nodes):
+        if k in discards:
+            continue
+        sampled = node.generation.ids
+        prompt = graph.path_ids(k)[: node.num_ids - len(sampled)]
+        turns.append({
+            "node_id": str(k),
+            "prompt_token_ids": prompt,
+            "completion_token_ids": list(sampled),
+            "per_token_logps": list(node.generation.logprobs),
+            "loss_mask": [0] * len(prompt) + [1] * len(sampled),
+        })  # fmt: skip
+    return {"schema_version": 1, "turns": turns}
+
+
+async def _trajectory(served: ServedSession, finish: FinishReason) -> Trajectory:
+    """The record of a session. It has no reward until a person gives one."""
+    session = served.session
+    graph, chat, columns = session.graph, session.agent.chat, session.graph.columns()
+    first = graph.nodes[0].tail
+    question = next((m.text for m in reversed(first) if m.role == "user"), chat.decode(graph.nodes[0].context))
+    meta: Mapping[str, Any] = {
+        "face": SOURCE,
+        TEMPERATURE: session.agent.sampling.temperature,
+        CONVERSATION: served.name,
+        "roots": {str(reason): count for reason, count in graph.reasons.items()},
+    }
+    task = Task(id=session.key.task_id, source="serve", question=question, answer="", meta=meta)
+    turns = tuple(_turn(session, node, start) for node, start in columns.turns)
+    attempt = Attempt(task=task, turns=turns, is_truncated=finish is not FinishReason.answered)
+    return Trajectory(
+        key=session.key,
+        task=task,
+        ids=columns.ids,
+        logprobs=columns.logprobs,
+        segments=tuple(columns.segments),
+        version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in columns.spans),
+        turns=turns,
+        finish_reason=finish,
+        outcome=await Unjudged().score(attempt, deadline=None),
+        times=TrajectoryTimes(began=served.began, ended_s=time.time() - served.began),
+    )
+
+
+def _turn(session: AgentSession, index: int, start: int) -> Turn:
+    chat, node = session.agent.chat, session.graph.nodes[index]
+    ids: Sequence[int] = node.generation.ids
+    stopped, text = node.generation.finish is StopReason.stop, chat.turn_text(ids)
+    calls = chat.calls(text, node.functions) if stopped and node.functions else ()
+    return Turn(start=start, end=start + len(ids), text=text, stopped=stopped, calls=calls, form=chat.form)

@@ -1,0 +1,141 @@
+"""Sessions of a server, requests in other dialects, and log-probs of chat."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocstar.engine.serve.endpoint import Endpoint
+from rocstar.engine.serve.served_sessions import IDLE_S, ServedSession, ServedSessions
+from rocstar.sandbox.http.guard import Owner, Owners
+from tests.fakes.scripted_policy import Reply, logprob_of
+
+from .conftest import QUESTION, TOKENIZER, Serving, call, make_agent, opened, ready_tool, scripted
+from .test_kept import outcomes, records
+
+TOOL = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}
+ASK = {"model": "any", "messages": [QUESTION]}
+MESSAGES = {"model": "any", "max_tokens": 50, "messages": [QUESTION]}
+CHAT = "/sessions/one/v1/chat/completions"
+
+
+async def test_a_session_is_one_trajectory(serving: Serving, tmp_path: Path) -> None:
+    async with serving(scripted([call("2+2"), "It is 4"]), keeps=True) as client:
+        first = await client.json(CHAT, {**ASK, "tools": [TOOL]})
+        message = first["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "4"}
+        await client.json(CHAT, {**ASK, "messages": [QUESTION, message, result], "tools": [TOOL]})
+        assert records(tmp_path / "served") == []
+        closed = await (await client.session.delete(client.endpoint.url + "/sessions/one")).json()
+        again = await client.session.delete(client.endpoint.url + "/sessions/one")
+        assert again.status == 404
+        requests = client.agent.inference.requests
+        assert list(requests[1].ids[: len(requests[0].ids)]) == list(requests[0].ids)
+    (record,) = records(tmp_path / "served")
+    assert record["task"]["meta"]["conversation"] == closed["id"]
+    assert [segment["origin"] for segment in record["segments"]] == ["prompt", "policy", "tool", "policy"]
+    assert [turn["text"] for turn in record["turns"]] == [call("2+2"), "It is 4"]
+    assert outcomes(tmp_path / "served") == ["unjudged"]
+
+
+async def test_open_sessions_are_kept_at_the_end_and_when_they_are_idle(
+    serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocstar.engine.serve.served_sessions.IDLE_S", 0.0)
+    closed, close = asyncio.Event(), ServedSessions.close
+
+    async def noted_close(sessions: ServedSessions, served: ServedSession) -> None:
+        await close(sessions, served)
+        closed.set()
+
+    monkeypatch.setattr(ServedSessions, "close", noted_close)
+    async with serving(lambda request: "4", keeps=True) as client:
+        await client.json(CHAT, ASK)
+        await closed.wait()
+        monkeypatch.setattr("rocstar.engine.serve.served_sessions.IDLE_S", IDLE_S)
+        await client.json(CHAT, ASK)
+    assert outcomes(tmp_path / "served") == ["unjudged", "unjudged"]
+
+
+async def test_a_session_belongs_to_its_owner() -> None:
+    owners = Owners((Owner(name="a", token="a" * 16), Owner(name="b", token="b" * 16)))
+    agent, tool = make_agent(lambda request: "4", ready_tool()), ready_tool()
+    async with opened(agent, tool, owners=owners) as client:
+        ours, theirs = ({"Authorization": f"Bearer {letter * 16}"} for letter in "ab")
+        await client.json(CHAT, ASK, status=401)
+        await client.json(CHAT, ASK, headers=ours)
+        url = client.endpoint.url + "/sessions/one/trace"
+        assert (await client.session.get(url, headers=theirs)).status == 404
+        trace = await (await client.session.get(url, headers={"x-api-key": "a" * 16})).json()
+        assert len(trace["turns"]) == 1
+
+
+async def test_a_trace_has_what_a_trainer_needs(serving: Serving) -> None:
+    async with serving(lambda request: str(request.turn)) as client:
+        answer = await client.json(CHAT, {**ASK, "return_token_ids": True})
+        history = [QUESTION, answer["choices"][0]["message"], QUESTION]
+        await client.json(CHAT, {**ASK, "messages": history})
+        trace = await (await client.session.get(client.endpoint.url + "/sessions/one/trace")).json()
+    first, second = trace["turns"]
+    assert trace["schema_version"] == 1
+    assert first["prompt_token_ids"] == answer["prompt_token_ids"]
+    assert first["completion_token_ids"] == answer["choices"][0]["token_ids"]
+    path = [*first["prompt_token_ids"], *first["completion_token_ids"]]
+    assert second["prompt_token_ids"][: len(path)] == path
+    for turn in (first, second):
+        num_prompt, num_sampled = len(turn["prompt_token_ids"]), len(turn["completion_token_ids"])
+        assert turn["loss_mask"] == [0] * num_prompt + [1] * num_sampled
+        assert turn["per_token_logps"] == [logprob_of(token) for token in turn["completion_token_ids"]]
+
+
+async def test_a_request_of_another_dialect_is_a_conversation(serving: Serving, tmp_path: Path) -> None:
+    async with serving(lambda request: "4", keeps=True) as client:
+        answer = await client.json("/v1/messages", {**MESSAGES, "temperature": 0.5})
+        assert answer["content"] == [{"type": "text", "text": "4"}]
+        counted = await client.json("/v1/messages/count_tokens", MESSAGES)
+        assert counted["input_tokens"] == answer["usage"]["input_tokens"]
+        responses = await client.json("/v1/responses", {"model": "any", "input": "2+2?"})
+        assert responses["output"][0]["content"][0]["text"] == "4"
+        ids = {"model": "any", "token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 9}}
+        raw = await client.json("/inference/v1/generate", ids)
+        assert raw["choices"][0]["token_ids"] == [*TOKENIZER.encode("4"), client.agent.chat.stop_id]
+        assert client.agent.inference.requests[0].sampling.temperature == 0.5
+        refused = await client.json("/v1/messages", {**MESSAGES, "messages": []}, status=400)
+        assert refused["type"] == "error"
+        too_long = await client.json("/v1/messages", {**MESSAGES, "messages": [QUESTION] * 5000}, status=400)
+        assert "5000 tokens" in too_long["error"]["message"]
+    assert outcomes(tmp_path / "served") == ["unjudged"] * 3
+
+
+async def test_a_shutdown_ends_what_a_session_samples(serving: Serving) -> None:
+    began = asyncio.Event()
+
+    def script(request: Any) -> Reply:
+        began.set()
+        return Reply(text="4", delay_s=600.0)
+
+    async with serving(script) as client:
+        asking = asyncio.create_task(client.json(CHAT, ASK, status=503))
+        await began.wait()
+        endpoint: Endpoint = client.endpoint
+        assert not await endpoint.drain(0.0)
+        assert "closed" in (await asking)["error"]["message"]
+        await client.json(CHAT, ASK, status=503)
+
+
+@pytest.mark.parametrize("model", ["rocstar-raw", "rocstar-agent"])
+async def test_chat_shows_the_logprobs_of_its_ids(serving: Serving, model: str) -> None:
+    async with serving(scripted([call("2+2"), "4"])) as client:
+        fields = {"model": model, "messages": [QUESTION], "logprobs": True, "top_logprobs": 0}
+        answer = await client.json("/v1/chat/completions", {**fields, "return_token_ids": True})
+        (choice,) = answer["choices"]
+        rows = choice["logprobs"]["content"]
+        assert [row["token"] for row in rows] == [f"token_id:{token}" for token in choice["token_ids"]]
+        known = [row["logprob"] for row in rows if row["logprob"] is not None]
+        assert (len(known) == len(rows)) == (model == "rocstar-raw")
+        if model == "rocstar-raw":
+            assert known == [logprob_of(token) for token in choice["token_ids"]]
+            texts = await client.json("/v1/chat/completions", {**fields, "tools": [TOOL], "tool_choice": "required"})
+            shown = "".join(row["token"] for row in texts["choices"][0]["logprobs"]["content"])
+            assert shown == "4" + client.agent.chat.stop_text or call("2+2") in shown
