@@ -21,7 +21,7 @@ from rocstar.train.record.run_directory import METRICS, records_file
 
 RUN, FRAMES = Path(sys.argv[1]), int(sys.argv[2])
 LAST = 3
-STEP = Learner._step
+STEP = Learner.optim_step
 
 
 def last_row() -> int:
@@ -39,5 +39,5 @@ def killed(learner: Learner, *given: Any) -> None:
     STEP(learner, *given)
 
 
-Learner._step = killed  # type: ignore[method-assign]
+Learner.optim_step = killed  # type: ignore[method-assign]
 sys.exit(main(sys.argv[3:]))

@@ -66,7 +66,7 @@ def _tensors(part: BadMicroBatch) -> dict[str, Tensor]:
         "advantages": micro.advantages_T,
         "rollout_logprobs": micro.rollout_logprobs_T,
         "logprobs": part.logprobs_T,
-        "old_logprobs": part.old_logprobs_T,
+        "old_logprobs": micro.old_logprobs_T,
     }
     return {name: tensor.contiguous() for name, tensor in found.items() if tensor is not None}
 

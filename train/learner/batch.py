@@ -47,6 +47,8 @@ class MicroBatch:
     rollout_logprobs_T: Tensor
     after_tool_T: Tensor
     """True where the trajectory has tool output before the token."""
+    old_logprobs_T: Tensor | None = None
+    """Log-probs under the weights at the batch start; None: these are the present weights, the ratio is 1."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As numpy columns, which scatter_message.py sends unpickled; integers in 4 bytes if they fit."""

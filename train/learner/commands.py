@@ -174,6 +174,49 @@ class ImitationStep(RankCommand[LossStats]):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureBatch(RankCommand[list[MicroBatch]]):
+    """`Learner.measured`; the result is on rank 0, in the order of the microbatches."""
+
+    micros: Sequence[MicroBatch]
+    temperature: float
+
+    def shares(self, ranks: int) -> Sequence[MeasureBatch]:
+        return [replace(self, micros=share) for share in share_out(self.micros, ranks)]
+
+    def execute(self, rank: LearnerRank) -> list[MicroBatch]:
+        rank.learner.check(self.micros)
+        measured = rank.learner.measured(self.micros, self.temperature)
+        shares = rank.world.gather(measured) if rank.world.size > 1 else [measured]
+        return [micro for one in zip(*shares, strict=True) for micro in one if micro.num_loss_tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBackward(RankCommand[LossStats]):
+    """`Learner.forward_backward`, of microbatches that are checked first."""
+
+    micros: Sequence[MicroBatch]
+    settings: LossSettings
+
+    def shares(self, ranks: int) -> Sequence[ForwardBackward]:
+        return [replace(self, micros=share) for share in share_out(self.micros, ranks)]
+
+    def execute(self, rank: LearnerRank) -> LossStats:
+        def step() -> LossStats:
+            rank.learner.check(self.micros)
+            return rank.learner.forward_backward(self.micros, self.settings)[0]
+
+        return _reduce(rank.world, step)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimStep(RankCommand[None]):
+    """`Learner.optim_step`."""
+
+    def execute(self, rank: LearnerRank) -> None:
+        rank.learner.optim_step()
+
+
+@dataclass(frozen=True, slots=True)
 class Greedy(RankCommand[tuple[list[int], list[float]]]):
     """Continue `ids` greedily; see `Learner.greedy`."""
 

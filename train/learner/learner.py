@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,7 +50,6 @@ class BadMicroBatch:
 
     micro: MicroBatch
     logprobs_T: Tensor | None = None
-    old_logprobs_T: Tensor | None = None
     loss: float | None = None
     grad_norm: float | None = None
 
@@ -121,7 +120,7 @@ class LocalEngine:
 class Learner:
     """One rank's part of the model being trained.
 
-    Invariant: weights change only in `_step`, and only by a finite gradient.
+    Invariant: weights change only in `optim_step`, and only by a finite gradient.
     """
 
     def __init__(
@@ -141,6 +140,8 @@ class Learner:
         """Receives the statistics of each token of the next batch; None without a listener."""
         self.start: Learner | None = None
         """The policy at the start of RL, which never changes; None: no step measures the distance to it."""
+        self._num_made = 0
+        """Updates made of the present batch."""
         self.gone_through = (0, 0)
         """Microbatches done and in all of the batch that is learned now. Any thread may look."""
         self.offloads_moments = offloads_moments
@@ -207,14 +208,14 @@ class Learner:
             logprobs.append(float(logprobs_T))
         return row[len(ids) :], logprobs
 
-    def policy_backward(
-        self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings
-    ) -> tuple[LossStats, Tensor]:
-        """Clipped policy loss of one microbatch, accumulated into the gradients. Also its log-probs_T.
+    def measured(self, micros: Sequence[MicroBatch], temperature: float) -> list[MicroBatch]:
+        """Return the microbatches with the log-probs of the present weights as old ones."""
+        logprobs = self.logprobs(micros, temperature)
+        return [replace(micro, old_logprobs_T=old_T) for micro, old_T in zip(micros, logprobs, strict=True)]
 
-        `old_logprobs_T` None: these weights are the batch-start weights, the ratio is 1.
-        """
-
+    def policy_backward(self, micro: MicroBatch, settings: LossSettings) -> tuple[LossStats, Tensor]:
+        """Clipped policy loss of one microbatch, accumulated into the gradients. Also its log-probs_T."""
+        old_logprobs_T = None if micro.old_logprobs_T is None else micro.old_logprobs_T.to(self.device)
         ids_T, weights_T = micro.targets_T.to(self.device), micro.weights_T.to(self.device)
         advantages_T, rollout_T = micro.advantages_T.to(self.device), micro.rollout_logprobs_T.to(self.device)
         clips = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
@@ -247,13 +248,7 @@ class Learner:
         loss, rows = self._backward(micro, head)
         ratio_T, code_T = clip(rows.logprobs_N, old_logprobs_T, advantages_T, **clips)
         if self.token_stats is not None:
-            self.token_stats.add(
-                micro,
-                logprobs_T=rows.logprobs_N,
-                old_logprobs_T=old_logprobs_T,
-                entropy_T=rows.entropy_N,
-                code_T=code_T,
-            )
+            self.token_stats.add(micro, logprobs_T=rows.logprobs_N, entropy_T=rows.entropy_N, code_T=code_T)
         return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
 
     def imitation_backward(self, micro: MicroBatch) -> tuple[LossStats, Tensor]:
@@ -306,27 +301,29 @@ class Learner:
             with self.engine.learning():
                 return self._policy_step(updates, settings, bad_before)
         finally:
-            self.gone_through = (0, 0)
+            self.gone_through, self._num_made = (0, 0), 0
 
     def _policy_step(
         self, updates: Sequence[Sequence[MicroBatch]], settings: LossSettings, bad_before: int
     ) -> LossStats:
-        self._check([micro for micros in updates for micro in micros])
-        later = [self.logprobs(micros, settings.temperature) for micros in updates[1:]]
+        self.check([micro for micros in updates for micro in micros])
+        later = [self.measured(micros, settings.temperature) for micros in updates[1:]]
+        olds = [[micro.old_logprobs_T for micro in micros if micro.old_logprobs_T is not None] for micros in later]
         total = LossStats()
-        for k, micros in enumerate(updates):
-            olds = later[k - 1] if k else None
-            norm, logprobs = self._gradient(micros, olds, settings, total, [t for part in later for t in part])
+        for k, micros in enumerate([*updates[:1], *later]):
+            stats, logprobs = self.forward_backward(micros, settings, others=list(itertools.chain(*olds)))
+            total.add(stats)
             if k == 0:
-                for part, starts in zip(updates, [logprobs, *later], strict=True):
+                for part, starts in zip(updates, [logprobs, *olds], strict=True):
                     self._measure(part, starts, settings, total)
                 if not self._passes(total, settings.gate, bad_before):
                     self.optimizers.zero_grad()
                     if self.token_stats is not None:  # the first update's are there already
-                        for part, starts in zip(updates[1:], later, strict=True):
-                            self.token_stats.add_measured(part, starts)
+                        self.token_stats.add_measured(list(itertools.chain(*later)))
+                    total.grad_norms.clear()
                     return total
-            self._step(norm, total)
+            self.optim_step()
+            self._num_made += 1
         return total
 
     def _measure(
@@ -350,13 +347,12 @@ class Learner:
 
     def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
         """One optimizer step of the cold start."""
-        self._check(micros)
-        total = LossStats()
-        norm, _ = self._gradient(micros, None, None, total)
-        self._step(norm, total)
-        return total
+        self.check(micros)
+        stats, _ = self.forward_backward(micros, None)
+        self.optim_step()
+        return stats
 
-    def _check(self, micros: Sequence[MicroBatch]) -> None:
+    def check(self, micros: Sequence[MicroBatch]) -> None:
         """Look at a batch before any of it is used.
 
         Raises:
@@ -374,44 +370,42 @@ class Learner:
             parts = [BadMicroBatch(micro=micro) for micro in micros]
             raise NonFiniteGradientError(f"{why}; no weight was changed", parts)
 
-    def _gradient(
-        self,
-        micros: Sequence[MicroBatch],
-        olds: Sequence[Tensor] | None,
-        settings: LossSettings | None,
-        total: LossStats,
-        others: Sequence[Tensor] = (),
-    ) -> tuple[float, list[Tensor]]:
-        """Make and clip the gradient of one update. Returns its norm before that, and all log-probs.
+    def forward_backward(
+        self, micros: Sequence[MicroBatch], settings: LossSettings | None, *, others: Sequence[Tensor] = ()
+    ) -> tuple[LossStats, list[Tensor]]:
+        """Make and clip the gradient of one update. `settings` None: the imitation loss.
+
+        Returns:
+            The statistics, with the gradient's norm before clipping, and the log-probs_T of each microbatch.
 
         Raises:
             NonFiniteGradientError: on every rank, if on any of them the norm, the loss, a log-prob of this
                 update or one of `others` is not finite.
         """
         self.optimizers.zero_grad()
-        logprobs, loss = [], 0.0
-        for k, micro in enumerate(micros):
-            stats, logprobs_T = self._micro_backward(micro, olds[k] if olds else None, settings)
-            loss += stats.loss
+        logprobs, total = [], LossStats()
+        for micro in micros:
+            stats, logprobs_T = self._micro_backward(micro, settings)
             self._next_microbatch()
             logprobs.append(logprobs_T)
             total.add(stats)
         self._average_over_ranks()
-        norm = _whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_clip))
+        norm, loss = _whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_clip)), total.loss
         good = math.isfinite(norm) and math.isfinite(loss)
         good = good and all(bool(t.isfinite().all()) for t in [*logprobs, *others])
         verdict = torch.tensor([good], dtype=torch.int32)
         if self.world_size > 1:
             dist.all_reduce(verdict, dist.ReduceOp.MIN)
         if not int(verdict):
-            parts = self._one_by_one(micros, olds, settings)
+            parts = self._one_by_one(micros, settings)
             why = f"gradient norm {norm}, loss {loss}"
             if math.isfinite(norm) and math.isfinite(loss):
                 why += ", but a log-prob or another rank's loss is not finite"
-            made = len(total.grad_norms)
+            made = self._num_made
             changed = f"{made} earlier updates of the batch were made" if made else "no weight was changed"
             raise NonFiniteGradientError(f"{why}; {changed}", parts)
-        return norm, logprobs
+        total.grad_norms.append(norm)
+        return total, logprobs
 
     def _average_over_ranks(self) -> None:
         """The gradients of what every rank has whole (adapters), once an update; FSDP averages its own.
@@ -438,28 +432,20 @@ class Learner:
         done, total = self.gone_through
         self.gone_through = (done + 1, total)
 
-    def _micro_backward(
-        self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings | None
-    ) -> tuple[LossStats, Tensor]:
-        if settings is None:
-            return self.imitation_backward(micro)
-        return self.policy_backward(micro, old_logprobs_T, settings)
+    def _micro_backward(self, micro: MicroBatch, settings: LossSettings | None) -> tuple[LossStats, Tensor]:
+        return self.imitation_backward(micro) if settings is None else self.policy_backward(micro, settings)
 
-    def _one_by_one(
-        self, micros: Sequence[MicroBatch], olds: Sequence[Tensor] | None, settings: LossSettings | None
-    ) -> list[BadMicroBatch]:
+    def _one_by_one(self, micros: Sequence[MicroBatch], settings: LossSettings | None) -> list[BadMicroBatch]:
         """Every microbatch again by itself, for the dump of a stopped step. Leaves no gradient."""
         parts, self.token_stats = [], None
-        for k, micro in enumerate(micros):
+        for micro in micros:
             self.optimizers.zero_grad()
-            old_T = olds[k] if olds else None
-            stats, logprobs_T = self._micro_backward(micro, old_T, settings)
+            stats, logprobs_T = self._micro_backward(micro, settings)
             grads = [p.grad for p in self.model.parameters() if p.grad is not None]
             parts.append(
                 BadMicroBatch(
                     micro=micro,
                     logprobs_T=logprobs_T.cpu(),
-                    old_logprobs_T=None if old_T is None else old_T.cpu(),
                     loss=stats.loss,
                     grad_norm=_whole(torch.nn.utils.get_total_norm(grads)),
                 )
@@ -476,11 +462,10 @@ class Learner:
             total.is_paused = gate.pauses(total.bad_steps)
         return not total.is_paused
 
-    def _step(self, grad_norm: float, total: LossStats) -> None:
-        """The only place where weights change; the gradient was found finite."""
+    def optim_step(self) -> None:
+        """Change the weights by the gradient of `forward_backward`, which is finite. The only place that does."""
         self.engine.before_change()
         self.optimizers.step()
-        total.grad_norms.append(grad_norm)
 
 
 def _sums(loss: Tensor, entropy_T: Tensor, ratio_T: Tensor, code_T: Tensor) -> LossStats:

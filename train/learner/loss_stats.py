@@ -81,6 +81,7 @@ class LossStats:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.max_ratio = max(self.max_ratio, other.max_ratio)
         self.mismatch.add(other.mismatch)
+        self.grad_norms += other.grad_norms
         self.keep_worst(other.worst)
 
     def keep_worst(self, others: Sequence[WorstToken]) -> None:

@@ -27,10 +27,13 @@ from rocstar.train.learner.commands import (
     CommandNodes,
     ExecuteOnNode,
     FinishSaving,
+    ForwardBackward,
     ImitationStep,
     LearnerRank,
     LoadOptimizer,
+    MeasureBatch,
     NodeCommand,
+    OptimStep,
     PolicyStep,
     RankCommand,
     RankReply,
@@ -130,6 +133,22 @@ class LearnerTeam:
         statistics, written in the background; None for none."""
         step = PolicyStep(updates=updates, settings=settings, bad_before=bad_before, token_stats=token_stats)
         return await self.run(step)
+
+    async def measured(self, micros: Sequence[MicroBatch], temperature: float) -> list[MicroBatch]:
+        """Return the microbatches with the log-probs of the present weights as old ones."""
+        return await self.run(MeasureBatch(micros, temperature))
+
+    async def forward_backward(self, micros: Sequence[MicroBatch], settings: LossSettings) -> LossStats:
+        """Make and clip the gradient of one update, of microbatches in the order of `pack`.
+
+        Return the sums over its loss tokens, and the gradient's norm before clipping. Raise
+        NonFiniteGradientError, before any weight changes, for a batch or a gradient that is not finite.
+        """
+        return await self.run(ForwardBackward(micros, settings))
+
+    async def optim_step(self) -> None:
+        """Change the weights by the gradient of `forward_backward`."""
+        await self.run(OptimStep())
 
     async def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
         return await self.run(ImitationStep(micros))

@@ -39,24 +39,17 @@ class TokenStatsBuffer:
 
     by_name: dict[str, LearnedTokens] = field(default_factory=dict)
 
-    def add(
-        self,
-        micro: MicroBatch,
-        *,
-        logprobs_T: Tensor,
-        old_logprobs_T: Tensor | None,
-        entropy_T: Tensor,
-        code_T: Tensor,
-    ) -> None:
-        """Add a microbatch of an update; `old_logprobs_T` None: it begins at the batch start."""
+    def add(self, micro: MicroBatch, *, logprobs_T: Tensor, entropy_T: Tensor, code_T: Tensor) -> None:
+        """Add a microbatch of an update."""
         current_T = _column(logprobs_T)
-        start_T = current_T if old_logprobs_T is None else _column(old_logprobs_T)
+        start_T = current_T if micro.old_logprobs_T is None else _column(micro.old_logprobs_T)
         self._add(micro, start_T, _column(entropy_T), current_T - start_T, _column(code_T))
 
-    def add_measured(self, micros: Sequence[MicroBatch], start_logprobs: Sequence[Tensor]) -> None:
+    def add_measured(self, micros: Sequence[MicroBatch]) -> None:
         """Add microbatches that were measured at the batch start and not learned: the gate paused."""
-        for micro, start_logprobs_T in zip(micros, start_logprobs, strict=True):
-            start_T = _column(start_logprobs_T)
+        for micro in micros:
+            assert micro.old_logprobs_T is not None, "it was not measured"
+            start_T = _column(micro.old_logprobs_T)
             zeros_T = np.zeros_like(start_T)
             self._add(micro, start_T, zeros_T + np.nan, zeros_T, zeros_T)
 

@@ -75,7 +75,7 @@ def policy_gradient(made: Learner, micros: list[MicroBatch]) -> tuple[dict[str, 
     made.optimizers.zero_grad()
     total = LossStats()
     for micro in micros:
-        total.add(made.policy_backward(micro, None, SETTINGS)[0])
+        total.add(made.policy_backward(micro, SETTINGS)[0])
     return gradients(made), total
 
 
@@ -191,7 +191,7 @@ def test_a_tool_token_has_no_say_in_the_loss(monkeypatch: pytest.MonkeyPatch) ->
     for batch in (examples(), rows):
         made.optimizers.zero_grad()
         (micro,) = pack(batch, tokens_per_microbatch=1000)
-        made.policy_backward(micro, None, settings("token"))
+        made.policy_backward(micro, settings("token"))
         found.append(gradients(made))
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     assert seen == [sum(map(sum, MASKS))] * 2
@@ -224,11 +224,9 @@ def test_the_loss_is_scaled_by_the_ranks_that_average_it() -> None:
 class Spy(Learner):
     """Writes down the old log-probs of every microbatch."""
 
-    def policy_backward(
-        self, micro: MicroBatch, old_logprobs_T: Tensor | None, settings: LossSettings
-    ) -> tuple[LossStats, Tensor]:
-        self.__dict__.setdefault("seen", []).append(old_logprobs_T)
-        return super().policy_backward(micro, old_logprobs_T, settings)
+    def policy_backward(self, micro: MicroBatch, settings: LossSettings) -> tuple[LossStats, Tensor]:
+        self.__dict__.setdefault("seen", []).append(micro.old_logprobs_T)
+        return super().policy_backward(micro, settings)
 
 
 def test_one_update_needs_no_old_logprobs() -> None:
@@ -449,7 +447,7 @@ def test_the_gradient_has_the_factor_of_the_correction(correction: str, gap: flo
     plain, _ = policy_gradient(made, pack(examples(), tokens_per_microbatch=1000))
     made.optimizers.zero_grad()
     for micro in pack(with_rollout(made, gap), tokens_per_microbatch=16):
-        made.policy_backward(micro, None, settings(correction))
+        made.policy_backward(micro, settings(correction))
     found = gradients(made)
     assert plain.keys() == found.keys()
     for name, gradient in found.items():
@@ -466,7 +464,7 @@ def test_the_factor_of_a_trajectory_is_the_product_over_its_tokens() -> None:
     expected, _ = policy_gradient(made, pack(scaled, tokens_per_microbatch=16))
     made.optimizers.zero_grad()
     for micro in pack(rows, tokens_per_microbatch=16):
-        made.policy_backward(micro, None, settings("sequence"))
+        made.policy_backward(micro, settings("sequence"))
     # The rollout log-probs are those of rows by themselves: rounding enters the factor.
     assert_close(gradients(made), expected, atol=5e-6)
 
@@ -475,8 +473,8 @@ def test_the_correction_is_of_the_batch_start_and_the_ratio_of_now() -> None:
     """old = now + 0.1, rollout = old - 0.2: the ratio is exp(-0.1), the factor exp(0.2)."""
     made = learner()
     micro = pack(with_rollout(made, -0.1), tokens_per_microbatch=1000)[0]
-    old = made.logprobs([micro], SETTINGS.temperature)[0] + 0.1
-    stats, _ = made.policy_backward(micro, old, settings("token"))
+    old_T = made.logprobs([micro], SETTINGS.temperature)[0] + 0.1
+    stats, _ = made.policy_backward(dataclasses.replace(micro, old_logprobs_T=old_T), settings("token"))
     plain = -float((micro.weights_T * micro.advantages_T).sum())
     assert stats.loss == pytest.approx(plain * math.exp(-0.1) * math.exp(0.2), rel=1e-4)
     assert stats.mismatch.num_tokens() == 0, "measured with all others, before the first update"

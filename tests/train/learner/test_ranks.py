@@ -48,6 +48,14 @@ def test_ranks_learn_what_one_process_learns(learned: Learned, name: str, size: 
     assert_same(learned[name, size], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_primitives_of_a_step_make_the_bits_of_the_whole_step(learned: Learned, size: int) -> None:
+    found, expected = learned["by hand", size], learned["qwen3 tied", size]
+    assert found["grad_norms"] == expected["grad_norms"]
+    assert [stats["loss"] for stats in found["stats"]] == [stats["loss"] for stats in expected["stats"]]
+    assert all(torch.equal(weight, expected["weights"][name]) for name, weight in found["weights"].items())
+
+
 @pytest.mark.parametrize(("name", "size"), [("qwen3 tied", 4), ("llama", 2)])
 def test_each_rank_writes_what_it_learned_and_together_it_is_what_one_learns(
     learned: Learned, name: str, size: int
@@ -100,7 +108,7 @@ def test_every_rank_adds_the_distance_to_the_start_policy_of_its_tokens(learned:
     """Of the weights at the batch start; `test_ranks_learn_what_one_process_learns` compares the sums."""
     for (name, size), result in learned.items():
         sft, first, second = result["stats"]
-        is_measured = name != "checkpointing"
+        is_measured = name not in ("checkpointing", "by hand")
         for stats in (first, second):
             assert stats["start_tokens"] == is_measured * stats["tokens"], (name, size)
         assert sft["start_kl"] == 0.0

@@ -75,6 +75,8 @@ class Case:
     correction: Correction = Correction.token
     sizes: tuple[int, ...] = SIZES
     nodes: int = 1
+    by_hand: bool = False
+    """Learned update by update, by the primitives of a loop of one's own."""
 
 
 CASES = {
@@ -83,6 +85,7 @@ CASES = {
     "llama tied": Case("llama", tied=True, correction=Correction.sequence, sizes=(1, 2)),
     "checkpointing": Case("qwen3", tied=True, config=ModelConfig(activation_checkpointing="on"), sizes=(2,)),
     "over nodes": Case("qwen3", tied=True, config=ModelConfig(sharding="node"), sizes=(4,), nodes=2),
+    "by hand": Case("qwen3", tied=True, sizes=(1, 2), by_hand=True),
     "bfloat16": Case("qwen3", tied=True, config=ModelConfig(dtype="bfloat16"), sizes=(1, 2)),
 }
 
@@ -133,6 +136,15 @@ async def streamed(team: LearnerTeam, folder: Path) -> dict[str, torch.Tensor]:
     return got
 
 
+async def by_hand(team: LearnerTeam, batch: list[list[MicroBatch]], settings: LossSettings) -> LossStats:
+    """`policy_step` without its gate and its measurements."""
+    total = LossStats()
+    for micros in [*batch[:1], *[await team.measured(micros, settings.temperature) for micros in batch[1:]]]:
+        total.add(await team.forward_backward(micros, settings))
+        await team.optim_step()
+    return total
+
+
 async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case) -> dict[str, Any]:
     spec = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
     await team.use(spec)
@@ -140,7 +152,10 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case
     found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
     for batch in range(2):
         place = TokenStatsPath(folder=kept / "trajectories", step=batch)
-        found.append(await team.policy_step(updates(batch), settings, token_stats=place))
+        if case.by_hand:
+            found.append(await by_hand(team, updates(batch), settings))
+        else:
+            found.append(await team.policy_step(updates(batch), settings, token_stats=place))
     weights = await team.run(FullWeights(1))
     result = {
         "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],
@@ -223,7 +238,7 @@ def learn(rank: int, size: int, out: Path) -> None:
                 team.follow()
                 continue
             settings = dataclasses.replace(
-                SETTINGS, correction=case.correction, measures_start=name != "checkpointing"
+                SETTINGS, correction=case.correction, measures_start=name not in ("checkpointing", "by hand")
             )
             kept = out / "kept" / f"{name} {size}"
             kept.mkdir(parents=True)
