@@ -2,6 +2,7 @@
 
     prompt -> [policy turn -> tool calls -> sandbox -> tool suffix] ... -> final turn -> judge
               [policy turn -> counterpart -> its results, or the user's next message] ...
+               Policy.sample  Agent.reply -> Draft.answer                                  grade
 
 A trajectory waits for its turn, its tools and its judge; only its group waits for it. Token ids are appended
 and never re-made from text. Infrastructure failures (InferenceError, SandboxError, ToolFailure, an expired
@@ -11,7 +12,8 @@ before the judge, in every case. Its clock runs from its first grant (clock.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -86,17 +88,13 @@ class RolloutLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """Everything a trajectory needs: the policy, how it talks, its tools, its judge, its limits."""
+class Policy:
+    """A policy under the limits of an attempt: what samples its turns, and how it talks."""
 
     inference: Inference
     chat: ChatFormat
-    tools: ToolBox
-    judge: Judge
     limits: RolloutLimits
     sampling: Sampling
-    counterpart: Counterpart | None = None
-    """Answers in the place of `tools`, where a task brings its own other side."""
     functions: Callable[[Task], Sequence[Mapping[str, Any]]] | None = None
     """Tools that a task's prompt shows in place of its own; a turn that calls them is then the answer."""
     prompt: Callable[[Task], list[int]] | None = None
@@ -104,23 +102,192 @@ class Agent:
     listens: bool = False
     """Each token is a sign of life of the policy; otherwise the end of a turn is."""
 
+    async def sample(self, draft: Draft) -> Turn | None:
+        """Append the policy's next turn to the attempt.
+
+        Return the turn if it must be answered (`Draft.answer`). Return None if the attempt is over, for the
+        reason `draft.finish`: this turn is an answer, or a limit ended it.
+
+        Raises:
+            InferenceError: the engine failed.
+            TimeoutError: the clock of the attempt is over.
+        """
+        if draft.finish is not None:
+            return None
+        functions = None if self.functions is None else self.functions(draft.task)
+        if not draft.ids:
+            ids = self.prompt(draft.task) if self.prompt else None
+            ids = self.chat.prompt_ids(draft.task.question, draft.task.context, functions) if ids is None else ids
+            draft.append(ids, Origin.prompt)
+        start, start_s = len(draft.ids), draft.clock.now_s
+        async with draft.clock.waiting(draft.name, "the policy", kind="generate"):
+            generation = await self.inference.generate(
+                draft.ids,
+                max_new_tokens=draft.room,
+                stop_ids=self.chat.stop_ids,
+                sampling=self.sampling,
+                seed=stream_of(draft.key),
+                request_id=draft.name,
+                deadline=draft.clock.latest,
+            )
+        draft.clock.start()  # at the latest, if the engine reported no grant
+        draft.clock.sign()
+        draft.add_generation(generation)
+        draft.segments.append(Segment(start=start, end=len(draft.ids), origin=Origin.policy))
+        turn_ended(draft.name, len(generation.ids))
+        text = self.chat.turn_text(generation.ids)
+        stopped = generation.finish is StopReason.stop
+        calls = self.chat.calls(text, functions) if stopped else ()
+        turn = Turn(start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls, form=self.chat.form)
+        draft.turns.append(turn)
+        draft.written.append(Span(start_s, draft.clock.now_s))
+        if generation.finish is StopReason.aborted:
+            raise InferenceError("aborted", f"turn {len(draft.turns)} was aborted", retryable=True)
+        if not stopped:
+            draft.finish = FinishReason.max_tokens
+        elif not draft.is_dialogue and (not calls or functions is not None):
+            draft.finish = FinishReason.answered
+        elif not draft.is_dialogue and draft.at_last_turn:
+            draft.finish = FinishReason.max_turns
+        return turn if draft.finish is None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent(Policy):
+    """Everything a trajectory needs: the policy, its tools, its judge, its limits."""
+
+    tools: ToolBox
+    judge: Judge
+    counterpart: Counterpart | None = None
+    """Answers in the place of `tools`, where a task brings its own other side."""
+
+    @contextlib.asynccontextmanager
+    async def attempt(
+        self, task: Task, key: TrajectoryKey, *, granted: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[Draft]:
+        """Yield a new attempt. A failure of inference, sandbox or judge in the block is its outcome.
+
+        granted: called once, when its clock starts, or when it ends without.
+        """
+        request_id = str(key)
+        with attempting(request_id), TrajectoryClock(self.limits.timeout_s, granted) as clock:
+            draft = Draft(policy=self, task=task, key=key, clock=clock, is_dialogue=self.counterpart is not None)
+            self.inference.on_grant(request_id, clock.start)
+            if self.listens and isinstance(self.inference, TellsTokens):
+                self.inference.on_tokens(request_id, lambda place, token: clock.sign())
+            try:
+                yield draft
+            except (InferenceError, SandboxError, ToolFailure) as error:
+                draft.outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
+            except TimeoutError:
+                draft.outcome = _late(clock, at_work=draft.finish is None)
+            finally:
+                self.inference.release(request_id)
+                draft.ended_s = clock.now_s
+
+    async def reply(self, draft: Draft, tools: Tools) -> tuple[ToolResult, ...] | str | None:
+        """Return the answer to the last turn: the results of its calls by `tools`, or the counterpart's.
+
+        TimeoutError when the clock of the attempt is over.
+        """
+        async with draft.clock.waiting(draft.name, "its tools", kind="tool"):
+            if self.counterpart is not None:
+                return await self.counterpart.answer(draft.task, draft.turns, deadline=draft.clock.latest)
+            return await tools.execute(draft.turns[-1].calls, turn=len(draft.turns), deadline=draft.clock.latest)
+
 
 @dataclass(slots=True, kw_only=True)
-class _Draft(GenerationBuilder):
-    """A trajectory being written. Appending is the only operation."""
+class Draft(GenerationBuilder):
+    """An attempt being written. Tokens are appended and never changed.
 
+    Attributes:
+        turns: those of the policy so far.
+        finish: why the last turn was the last; None before.
+        outcome: of the judge, or the failure that ended it.
+    """
+
+    policy: Policy
+    task: Task
+    key: TrajectoryKey
+    clock: TrajectoryClock
+    is_dialogue: bool
+    """A turn without a call is answered too."""
     segments: list[Segment] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     written: list[Span] = field(default_factory=list)
     """When each of the turns was."""
     judged: Span | None = None
+    ended_s: float = 0.0
+    finish: FinishReason | None = None
+    outcome: Outcome | None = None
 
-    def times(self, clock: TrajectoryClock) -> TrajectoryTimes:
-        """All that was timed, now that it is over."""
+    @property
+    def name(self) -> str:
+        """The id of its requests."""
+        return str(self.key)
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be appended."""
+        return self.segments[0].end + self.policy.limits.max_response_tokens - len(self.ids)
+
+    @property
+    def at_last_turn(self) -> bool:
+        return len(self.turns) >= self.policy.limits.max_turns
+
+    @property
+    def tool_seed(self) -> int:
+        """The seed of its tools, for `ToolBox.open`."""
+        return stream_of(self.key, purpose="tools")
+
+    def append(self, ids: list[int], origin: Origin) -> None:
+        start = len(self.ids)
+        self.add(ids, [None] * len(ids))
+        self.segments.append(Segment(start=start, end=len(self.ids), origin=origin))
+
+    def answer(self, reply: tuple[ToolResult, ...] | str | None) -> None:
+        """Answer the last turn: a result for each of its calls, or the user's next message; None ends it."""
+        self.clock.sign()
+        if reply is None:
+            self.finish = FinishReason.answered
+            return
+        chat, limits = self.policy.chat, self.policy.limits
+        if isinstance(reply, str):
+            suffix = chat.user_suffix_ids(reply)
+        elif self.at_last_turn:
+            self.finish = FinishReason.max_turns
+            return
+        else:
+            self.turns[-1] = replace(self.turns[-1], results=reply)
+            texts = [cut_middle(result.text, chat.tokenizer, limits.max_tool_tokens) for result in reply]
+            suffix = chat.tool_suffix_ids(texts)
+        # The last segment is never a tool's: with no room left for a turn the suffix is not appended.
+        if len(suffix) >= self.room:
+            self.finish = FinishReason.tool_budget
+        else:
+            self.append(suffix, Origin.prompt if isinstance(reply, str) else Origin.tool)
+
+    def trajectory(self) -> Trajectory:
+        """Return the attempt as a trajectory, when it is over and graded."""
+        assert self.outcome is not None, f"{self.name} has no outcome: await grade(judge, draft) first"
+        return Trajectory(
+            key=self.key,
+            task=self.task,
+            ids=self.ids,
+            logprobs=self.logprobs,
+            segments=tuple(self.segments),
+            version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in self.spans),
+            turns=tuple(self.turns),
+            finish_reason=self.finish or FinishReason.aborted,
+            outcome=self.outcome,
+            times=self._times(),
+        )
+
+    def _times(self) -> TrajectoryTimes:
         return TrajectoryTimes(
-            began=clock.began,
-            ended_s=clock.now_s,
-            granted_s=clock.granted_s,
+            began=self.clock.began,
+            ended_s=self.ended_s,
+            granted_s=self.clock.granted_s,
             turns=tuple(
                 TurnTimes(written=written, calls=tuple(result.ran for result in turn.results))
                 for turn, written in zip(self.turns, self.written, strict=True)
@@ -128,10 +295,16 @@ class _Draft(GenerationBuilder):
             judged=self.judged,
         )
 
-    def append(self, ids: list[int], origin: Origin) -> None:
-        start = len(self.ids)
-        self.add(ids, [None] * len(ids))
-        self.segments.append(Segment(start=start, end=len(self.ids), origin=origin))
+
+async def grade(judge: Judge, draft: Draft) -> Outcome:
+    """Score an attempt that is over, within its clock."""
+    is_truncated = draft.finish is not FinishReason.answered
+    attempt = Attempt(task=draft.task, turns=tuple(draft.turns), is_truncated=is_truncated)
+    start_s = draft.clock.now_s
+    async with draft.clock.waiting(draft.name, "the judge", kind="judge"):
+        draft.outcome = await judge.score(attempt, deadline=draft.clock.latest)
+    draft.judged = Span(start_s, draft.clock.now_s)
+    return draft.outcome
 
 
 async def run_trajectory(
@@ -139,41 +312,14 @@ async def run_trajectory(
 ) -> Trajectory:
     """Roll out one attempt. Never raises for a failure of inference, sandbox or judge: that is data.
 
-    granted: called once, when its clock starts, or when it ends without.
+    granted: as of `Agent.attempt`.
     """
-    request_id = str(key)
-    with attempting(request_id), TrajectoryClock(agent.limits.timeout_s, granted) as clock:
-        draft = _Draft()
-        finish = FinishReason.aborted
-        agent.inference.on_grant(request_id, clock.start)
-        if agent.listens and isinstance(agent.inference, TellsTokens):
-            agent.inference.on_tokens(request_id, lambda place, token: clock.sign())
-        try:
-            async with agent.tools.open(seed=stream_of(key, purpose="tools")) as tools:
-                finish = await _converse(agent, tools, task, key, draft, clock)
-            attempt = Attempt(task=task, turns=tuple(draft.turns), is_truncated=finish is not FinishReason.answered)
-            start_s = clock.now_s
-            async with clock.waiting(request_id, "the judge", kind="judge"):
-                outcome = await agent.judge.score(attempt, deadline=clock.latest)
-            draft.judged = Span(start_s, clock.now_s)
-        except (InferenceError, SandboxError, ToolFailure) as error:
-            outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
-        except TimeoutError:
-            outcome = _late(clock, at_work=finish is FinishReason.aborted)
-        finally:
-            agent.inference.release(request_id)
-        return Trajectory(
-            key=key,
-            task=task,
-            ids=draft.ids,
-            logprobs=draft.logprobs,
-            segments=tuple(draft.segments),
-            version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in draft.spans),
-            turns=tuple(draft.turns),
-            finish_reason=finish,
-            outcome=outcome,
-            times=draft.times(clock),
-        )
+    async with agent.attempt(task, key, granted=granted) as draft:
+        async with agent.tools.open(seed=draft.tool_seed) as tools:
+            while await agent.sample(draft) is not None:
+                draft.answer(await agent.reply(draft, tools))
+        await grade(agent.judge, draft)
+    return draft.trajectory()
 
 
 def _late(clock: TrajectoryClock, *, at_work: bool) -> Failed:
@@ -183,77 +329,3 @@ def _late(clock: TrajectoryClock, *, at_work: bool) -> Failed:
         is_quiet = clock.quiet_s > MAX_QUIET_SHARE * clock.timeout_s
         kind = POLICY_TIMEOUT if at_work and not is_quiet else TRAJECTORY_TIMEOUT
     return Failed(kind=kind, retryable=True, detail=f"not done within {clock.timeout_s} s of its grant")
-
-
-async def _converse(
-    agent: Agent, tools: Tools, task: Task, key: TrajectoryKey, draft: _Draft, clock: TrajectoryClock
-) -> FinishReason:
-    """Turn by turn until the policy answers or a limit ends it; returns why it ended."""
-    functions = None if agent.functions is None else agent.functions(task)
-    if agent.prompt is None:
-        prompt_ids = agent.chat.prompt_ids(task.question, task.context, functions)
-    else:
-        prompt_ids = agent.prompt(task)
-    draft.append(prompt_ids, Origin.prompt)
-    end = len(draft.ids) + agent.limits.max_response_tokens
-    token_stream, who = stream_of(key), str(key)
-    while True:
-        start, start_s = len(draft.ids), clock.now_s
-        async with clock.waiting(who, "the policy", kind="generate"):
-            generation = await agent.inference.generate(
-                draft.ids,
-                max_new_tokens=end - start,
-                stop_ids=agent.chat.stop_ids,
-                sampling=agent.sampling,
-                seed=token_stream,
-                request_id=who,
-                deadline=clock.latest,
-            )
-        clock.start()  # at the latest, if the engine reported no grant
-        clock.sign()
-        start = len(draft.ids)
-        draft.add_generation(generation)
-        draft.segments.append(Segment(start=start, end=len(draft.ids), origin=Origin.policy))
-        turn_ended(who, len(generation.ids))
-        text = agent.chat.turn_text(generation.ids)
-        stopped = generation.finish is StopReason.stop
-        calls = agent.chat.calls(text, functions) if stopped else ()
-        turn = Turn(start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls, form=agent.chat.form)
-        draft.turns.append(turn)
-        draft.written.append(Span(start_s, clock.now_s))
-        if generation.finish is StopReason.aborted:
-            raise InferenceError("aborted", f"turn {len(draft.turns)} was aborted", retryable=True)
-        if not stopped:
-            return FinishReason.max_tokens
-        if agent.counterpart is None and (not calls or functions is not None):
-            return FinishReason.answered
-        at_end = len(draft.turns) >= agent.limits.max_turns
-        if agent.counterpart is None and at_end:
-            return FinishReason.max_turns
-        async with clock.waiting(who, "its tools", kind="tool"):
-            reply: tuple[ToolResult, ...] | str | None
-            if agent.counterpart is not None:
-                reply = await agent.counterpart.answer(task, draft.turns, deadline=clock.latest)
-            else:
-                reply = await tools.execute(calls, turn=len(draft.turns), deadline=clock.latest)
-        clock.sign()
-        if reply is None:
-            return FinishReason.answered
-        if at_end and isinstance(reply, tuple):
-            return FinishReason.max_turns
-        if isinstance(reply, tuple):
-            draft.turns[-1] = replace(turn, results=reply)
-        suffix = _suffix(agent, reply)
-        # The last segment is never a tool's: with no room left for a turn the suffix is not appended.
-        if len(draft.ids) + len(suffix) >= end:
-            return FinishReason.tool_budget
-        draft.append(suffix, Origin.prompt if isinstance(reply, str) else Origin.tool)
-
-
-def _suffix(agent: Agent, reply: tuple[ToolResult, ...] | str) -> list[int]:
-    """Ids between two turns of the policy: the user's next message, or results cut to their limit."""
-    if isinstance(reply, str):
-        return agent.chat.user_suffix_ids(reply)
-    limit = agent.limits.max_tool_tokens
-    texts = [cut_middle(result.text, agent.chat.tokenizer, limit) for result in reply]
-    return agent.chat.tool_suffix_ids(texts)

@@ -55,7 +55,7 @@ def test_a_group_is_rolled_out_within_six_frames() -> None:
 
     run_virtual(roll_out())
     assert len(chains) == 4
-    assert chains[0][-1] == "_converse" and chains[0][0] == "take"
+    assert chains[0][-1] == "sample" and chains[0][0] == "take"
     for chain in chains:
-        way = chain[chain.index("take") + 1 : chain.index("_converse") + 1]
+        way = chain[chain.index("take") + 1 : chain.index("sample") + 1]
         assert len(way) <= MOST_FRAMES, way
