@@ -34,7 +34,7 @@ from rocstar.engine.inference.base import (
 )
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
-from rocstar.engine.scheduling.schedule_state import Policy
+from rocstar.engine.scheduling.schedule_state import SchedulingPolicy
 
 __all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "SendToAll"]
 
@@ -51,7 +51,7 @@ class Fleet:
         self,
         replicas: Sequence[Inference],
         *,
-        policy: Policy,
+        policy: SchedulingPolicy,
         limits: FleetLimits | None = None,
         restart: Restart | None = None,
         send_to_all: SendToAll | None = None,

@@ -1,6 +1,6 @@
 """Admission and placement of turns: a pure state machine, with no task, no clock and no randomness.
 
-    events ──> ScheduleState ──> Policy.decide ──> commands, each applied to the state ──> host
+    events ──> ScheduleState ──> SchedulingPolicy.decide ──> commands, each applied to the state ──> host
                                   └─ at a standstill: the scheduler's own grant
 
 Nobody waits here: every decision follows an event, and nothing is polled. Two hosts drive it: the live fleet
@@ -24,7 +24,13 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.schedule_state import Phase, Policy, ScheduleError, ScheduleState, TrajectoryEntry
+from rocstar.engine.scheduling.schedule_state import (
+    Phase,
+    ScheduleError,
+    ScheduleState,
+    SchedulingPolicy,
+    TrajectoryEntry,
+)
 
 ANY, NEW_OR_TOOL, RUNNING = tuple(Phase), (Phase.new, Phase.tool), (Phase.running,)
 READY, TOOL_OR_READY = (Phase.ready,), (Phase.tool, Phase.ready)
@@ -45,7 +51,7 @@ class Scheduler:
       fits no replica, up or down, is refused at once and never waited for.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: SchedulingPolicy) -> None:
         self.policy = policy
         self.state = ScheduleState()
 

@@ -166,7 +166,7 @@ class ScheduleState:
         del self.trajectories[entry.traj]
 
 
-class Policy(Protocol):
+class SchedulingPolicy(Protocol):
     """Decides who runs where. `decide` is called once per event, after the state took it in.
 
     Each command is applied before the next one is asked for, so a generator sees its own effects in `now`.

@@ -28,7 +28,7 @@ from rocstar.engine.scheduling.events import (
     TurnEnded,
     TurnReady,
 )
-from rocstar.engine.scheduling.schedule_state import Policy
+from rocstar.engine.scheduling.schedule_state import SchedulingPolicy
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +62,7 @@ class MultiNodeScheduler:
     """
 
     def __init__(
-        self, policy: Callable[[], Policy], *, replicas_per_node: int, levels: NodeSettings | None = None
+        self, policy: Callable[[], SchedulingPolicy], *, replicas_per_node: int, levels: NodeSettings | None = None
     ) -> None:
         self._policy, self._per_node, self._levels = policy, replicas_per_node, levels or NodeSettings()
         self._sizes: Mapping[str, int] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.scheduling.policies import POLICIES, PolicyFactory, make_policy
-from rocstar.engine.scheduling.schedule_state import Policy
+from rocstar.engine.scheduling.schedule_state import SchedulingPolicy
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.flight import Flight
@@ -112,7 +112,7 @@ def simulate(
     told: dict[str, Any] = {**cluster.model.cost.in_context_tokens()} if policy == "predictive" else {}
     tunables = told | dict(tunables or {})
 
-    def made() -> Policy:
+    def made() -> SchedulingPolicy:
         return make_policy(policy, policies, **tunables)
 
     if two_levels is None:

@@ -185,9 +185,9 @@ def _add_grade(parser: argparse.ArgumentParser) -> None:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from rocstar.train.serving.grade import grade
+    from rocstar.train.serving.grade import grade_file
 
-    return grade(options.rows, mode=options.mode)
+    return grade_file(options.rows, mode=options.mode)
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ WAITING = 64
 MAX_LINE_BYTES = 16 << 20
 
 
-def grade(path: str, *, mode: str, write: Callable[[str], object] = print_line) -> int:
+def grade_file(path: str, *, mode: str, write: Callable[[str], object] = print_line) -> int:
     """Grade a file, or standard input for "-". Returns 0, or 1 if a row could not be graded.
 
     Raises ConfigError for an unreadable file and for an invalid row.

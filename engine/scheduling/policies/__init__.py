@@ -1,6 +1,6 @@
 """The policies that a recipe may choose, by name: ours, the report's, and two more to hold it against.
 
-All follow schedule_state.Policy and decide from the same view. Further peers that ours is measured
+All follow schedule_state.SchedulingPolicy and decide from the same view. Further peers that ours is measured
 against lie in the repository's benchmarks/scheduling/.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 from rocstar.engine.scheduling.policies.predictive import Predictive
 from rocstar.engine.scheduling.policies.routed import RoundRobin, Static
 from rocstar.engine.scheduling.policies.thunder import Thunder
-from rocstar.engine.scheduling.schedule_state import Policy
+from rocstar.engine.scheduling.schedule_state import SchedulingPolicy
 
-PolicyFactory = Callable[..., Policy]
+PolicyFactory = Callable[..., SchedulingPolicy]
 """Makes a fresh policy of its tunables."""
 
 POLICIES: Mapping[str, PolicyFactory] = {
@@ -25,7 +25,7 @@ POLICIES: Mapping[str, PolicyFactory] = {
 }
 
 
-def make_policy(name: str, /, policies: Mapping[str, PolicyFactory] = POLICIES, **tunables: Any) -> Policy:
+def make_policy(name: str, /, policies: Mapping[str, PolicyFactory] = POLICIES, **tunables: Any) -> SchedulingPolicy:
     """A fresh policy with its tunables.
 
     Args:

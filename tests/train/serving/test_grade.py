@@ -14,7 +14,7 @@ import pytest
 from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task, Turn
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.serving import grade as grade_module
-from rocstar.train.serving.grade import WAITING, grade, graded
+from rocstar.train.serving.grade import WAITING, grade_file, graded
 
 from ...warm_python import warm
 
@@ -116,13 +116,13 @@ def test_a_bad_row_is_named_behind_the_answers_before_it(
     good = json.dumps({"answer": 42, "text": "<answer>\\boxed{42.0}</answer>"})
     path.write_text(f"{good}\n\n{line}\n{good}\n")
     with pytest.raises(ConfigError, match=f"line 3 of .*{says}"):
-        grade(str(path), mode="strict", write=wrote.append)
+        grade_file(str(path), mode="strict", write=wrote.append)
     assert [json.loads(text) for text in wrote] == [{"reward": 1.0, "method": "numeric"}]
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nope.*No such file"):
-        grade(str(tmp_path / "nope"), mode="strict")
+        grade_file(str(tmp_path / "nope"), mode="strict")
 
 
 @pytest.mark.usefixtures("no_pool")
@@ -134,7 +134,7 @@ def test_a_row_that_cannot_be_graded_has_no_reward(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(grade_module, "make_judge", lambda *_: Failing())
     path, wrote = tmp_path / "rows.jsonl", []
     path.write_text('{"answer": "42", "text": "x"}\n')
-    assert grade(str(path), mode="strict", write=wrote.append) == 1
+    assert grade_file(str(path), mode="strict", write=wrote.append) == 1
     assert [json.loads(text) for text in wrote] == [{"reward": None, "method": "verifier_timeout", "detail": "why"}]
 
 
