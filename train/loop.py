@@ -13,16 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from rocstar.engine.progress.progress import working
-from rocstar.engine.types import Task
 from rocstar.engine.waits import waiting
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
-from rocstar.train.groups.source import Batch, OpenSource, Source
+from rocstar.train.groups.source import Batch, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.balance import Cost
@@ -41,25 +39,34 @@ from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.run import Run
 
 
-async def run_stages(run: Run, tasks: Sequence[Sequence[Task]], open_source: OpenSource, saved: Path | None) -> None:
-    """All stages on their tasks, from the beginning or from where the checkpoint `saved` stood."""
-    progress = checkpoint.load_progress(saved) if saved else None
-    if progress:
+async def begin(run: Run) -> dict[str, Any] | None:
+    """Evaluate and save a new run, as step 0; or restore one from its checkpoint, whose progress is returned."""
+    if run.saved is not None:
+        progress = checkpoint.load_progress(run.saved)
         run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
         run.bad_steps = progress.get("bad_steps", 0)
         if progress["version"] > run.publisher.version:
             await run.publisher.publish(progress["version"])
+        await run.team.use(stage_optimizer(run.recipe))
+        await run.team.load_optimizer(run.saved)
     else:
+        progress = None
         if run.recipe.stages:
-            await run.evaluation.measure_cold_start(run, run.recipe.stages[0], tasks[0])
+            await run.evaluation.measure_cold_start(run, run.recipe.stages[0], run.tasks[0])
         await run.evaluation.run_evaluation(run)
         await run.team.use(stage_optimizer(run.recipe))
-        await save(run, None, None, first_step=0)
+        await save(run)
     if run.recipe.rl.start_kl_every and run.recipe.stages:
         await run.team.finish_saving()
         await run.team.run(LoadStart(checkpoint.step_directory(run.directory, 0), run.recipe))
-    first, fresh = 0, False
-    for stage, stage_tasks in zip(run.recipe.stages, tasks, strict=True):
+    return progress
+
+
+async def run_stages(run: Run) -> None:
+    """All stages on their tasks, from the beginning or from where the run's checkpoint stood."""
+    progress = await begin(run)
+    first = 0
+    for stage, stage_tasks in zip(run.recipe.stages, run.tasks, strict=True):
         if run.listeners.stop is not None:
             break
         end = first + stage.steps
@@ -70,14 +77,10 @@ async def run_stages(run: Run, tasks: Sequence[Sequence[Task]], open_source: Ope
             chosen = [t for t in stage_tasks if t.id not in dropped]
             if not continued:
                 chosen = await run.evaluation.filter_by_difficulty(run, stage, chosen)
-            if saved is not None and not fresh:
-                await run.team.use(stage_optimizer(run.recipe))
-                await run.team.load_optimizer(saved)
             if not continued and stage.reset_optimizer:
                 await run.team.use(stage_optimizer(run.recipe))
-            fresh = True
             state = progress["cursor"] if continued and progress else None
-            async with open_source(stage, chosen, state) as source:
+            async with run.open_source(stage, chosen, state) as source:
                 await run_stage(run, stage, source, first_step=first)
         first = end
     if run.recipe.stages:
@@ -125,10 +128,15 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
         await run.journal.unlearned(step)
     metrics |= run.live.measure() if run.live else {}
     metrics["policy/version"] = float(run.publisher.version)
-    run.step = step
-    await run.journal.seal(step, selection.verdicts, stage=stage.name)
-    run.listeners.groups(step, selection.verdicts)
+    await record(run, stage, selection)
     return metrics
+
+
+async def record(run: Run, stage: StageConfig, selection: Selection) -> None:
+    """Record the trajectories of the step that ends, with the decisions on them."""
+    run.step += 1
+    await run.journal.seal(run.step, selection.verdicts, stage=stage.name)
+    run.listeners.groups(run.step, selection.verdicts)
 
 
 async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[str, float]:
@@ -146,10 +154,15 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
     for problem in stats.unwritten:
         run.listeners.note(problem)
     with run.budget.phase("publish"):
-        async with waiting(f"step {step}", "the engine to take new weights", kind="publish", deadline=None):
-            await run.publisher.publish(run.publisher.version + 1)
+        await publish(run)
     released = run.team.rank.released.metrics() if run.team.rank.released else {}
     return {"optim/lr": lr, **update_metrics(stats), **released}
+
+
+async def publish(run: Run) -> None:
+    """Serve the learner's weights as the next version, for every later token."""
+    async with waiting(f"step {run.step + 1}", "the engine to take new weights", kind="publish", deadline=None):
+        await run.publisher.publish(run.publisher.version + 1)
 
 
 def prepare(
@@ -178,7 +191,9 @@ def note_gate(run: Run, step: int, stats: LossStats) -> None:
         run.listeners.note(report_paused_step(run.directory, step, stats, bounds, run.decode))
 
 
-async def save(run: Run, stage: StageConfig | None, source: Source | None, *, first_step: int) -> None:
+async def save(
+    run: Run, stage: StageConfig | None = None, source: Source | None = None, *, first_step: int = 0
+) -> None:
     """Begin to write checkpoint step_N, whose records are whole; the next steps go on meanwhile."""
     await run.journal.settled()
     progress = {

@@ -87,15 +87,13 @@ def _joined(recipe: Recipe) -> Iterator[World]:
 
 
 async def _work(begun: Begun, world: World) -> None:
-    """Build the run, go through its stages, and see the last checkpoint written; then the other ranks go."""
-    async with open_setup(begun, world) as setup, begun.build(setup) as built:
-        run = built.run
-        run.team.writer.use_tokenizer(built.tokenizer)
+    """Build the run, do its loop, and see the last checkpoint written; then the other ranks go."""
+    async with open_setup(begun, world) as setup, begun.build(setup) as run:
         with contextlib.closing(run.team):
             stopped: TrainingStopped | None = None
             try:
                 async with run.journal:
-                    await run_stages(run, built.tasks, built.open_source, setup.saved)
+                    await (begun.order.loop or run_stages)(run)
             except TrainingStopped as error:
                 stopped = error
             with working("finishing the last checkpoint"):

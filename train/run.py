@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
 from rocstar.train.groups.journal import Journal
+from rocstar.train.groups.source import OpenSource
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.publisher import Measure, Publisher
@@ -50,7 +51,7 @@ class Evaluations(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Everything a training run holds. Built in compose/; changed by loop.py and during_training.py only."""
+    """Everything a training run holds. Built in compose/; changed by the loop and during_training.py only."""
 
     recipe: Recipe
     directory: Path
@@ -68,6 +69,11 @@ class Run:
     lag: LoopLag
     write_eval_page: Callable[[Path], object]
     """Writes report.html of an evaluation's folder."""
+    open_source: OpenSource
+    tasks: Sequence[Sequence[Task]]
+    """The tasks of each stage."""
+    saved: Path | None = None
+    """The checkpoint to go on from."""
     step: int = 0
     """RL steps done."""
     dropped_tasks: list[str] = field(default_factory=list)

@@ -121,6 +121,8 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         journal=cast(Any, SettledJournal()),
         lag=LoopLag(),
         write_eval_page=lambda folder: None,
+        open_source=nothing,
+        tasks=[TASKS, TASKS[:3]],
     )
 
 
@@ -246,7 +248,8 @@ async def test_a_run_that_a_callback_ends_is_saved_and_evaluated(
     async def opened(*_: Any) -> AsyncIterator[Counting]:
         yield Counting()
 
-    await loop.run_stages(run, [TASKS, TASKS], opened, None)
+    run.open_source = opened
+    await loop.run_stages(run)
     loop.tell_saved(run)
     assert scripted == ["eval 0", "use", "save 0", *expected]
     assert run.listeners.stop == "Stopper: enough"
@@ -427,7 +430,8 @@ async def test_the_first_checkpoint_has_the_measure_after_the_cold_start(
 
     monkeypatch.setattr(during_training, "measure_cold_start", measure)
     run = make_run(TWO_STAGES)
-    await loop.run_stages(run, [TASKS, TASKS[:3]], Opened(), None)
+    run.open_source = Opened()
+    await loop.run_stages(run)
     assert cast(Any, run.team).saved[0][::2] == ("step_0", 2), "its row and the evaluation's"
     await resumed(make_run(TWO_STAGES, "again"), monkeypatch, tmp_path, progress_at(0))
     assert measured == ["one, 5 tasks"]
@@ -468,9 +472,9 @@ TWO_STAGES = Recipe.model_construct(**dict(Recipe()) | {"stages": [stage(), stag
 
 async def resumed(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, progress: dict[str, Any]) -> Opened:
     monkeypatch.setattr(checkpoint, "load_progress", lambda _: progress)
-    opened = Opened()
-    await loop.run_stages(run, [TASKS, TASKS[:3]], opened, tmp_path / "step")
-    return opened
+    run.saved, run.open_source = tmp_path / "step", Opened()
+    await loop.run_stages(run)
+    return cast(Opened, run.open_source)
 
 
 def progress_at(step: int, **changes: Any) -> dict[str, Any]:
@@ -480,7 +484,8 @@ def progress_at(step: int, **changes: Any) -> dict[str, Any]:
 
 async def test_a_run_goes_through_its_stages(make_run: MakeRun, scripted: list[str]) -> None:
     run, opened = make_run(TWO_STAGES), Opened()
-    await loop.run_stages(run, [TASKS, TASKS[:3]], opened, None)
+    run.open_source = opened
+    await loop.run_stages(run)
     assert scripted == [
         "eval 0", "use", "save 0", *[f"step {k}" for k in (1, 2, 3, 4)], "save 4",
         "use", *[f"step {k}" for k in (5, 6, 7, 8)], "save 8", "eval 8",
@@ -502,7 +507,8 @@ async def test_the_start_policy_is_that_of_step_0_also_when_resumed(
     if is_resumed:
         await resumed(run, monkeypatch, tmp_path, progress_at(3))
     else:
-        await loop.run_stages(run, [TASKS, TASKS[:3]], Opened(), None)
+        run.open_source = Opened()
+        await loop.run_stages(run)
     assert [event for event in scripted if "start" in event] == ["start of step_0"]
     assert scripted.index("start of step_0") < scripted.index("step 4" if is_resumed else "step 1")
 

@@ -124,7 +124,7 @@ def keep_for(num_scored: int, num_generated: int, keep: int) -> int:
     return min(keep, num_scored)
 
 
-def resample_on_correct(
+def choose_siblings(
     rewards_N: Sequence[float],
     correct_N: Sequence[bool],
     penalties_N: Sequence[Penalty],

@@ -13,13 +13,13 @@ from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.types import Task
 from rocstar.train.compose.model import FirstModel, conversations, first_model, make_team, tune
-from rocstar.train.compose.setup import BuiltRun, Setup
+from rocstar.train.compose.setup import Setup
 from rocstar.train.groups.live_source import live_source
 from rocstar.train.groups.source import Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.plan.preflight import Tasks
 from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.run import Live
+from rocstar.train.run import Live, Run
 from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.backend import InitialPolicy, Learning, backend_of
 from rocstar.train.serving.nodes import open_nodes
@@ -27,7 +27,7 @@ from rocstar.train.tasks.chat_format import chat_format
 
 
 @contextlib.asynccontextmanager
-async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
+async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[Run]:
     """Build a run on `tasks`; its cold start is over when the block begins."""
     recipe = setup.recipe
     token = secrets.token_hex(32) if setup.world.has_nodes else None  # of the services of other nodes
@@ -56,10 +56,10 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
             if is_tuned and opened.publisher.version == 0:  # this engine has the model before the cold start
                 await opened.publisher.publish(1)
             agent = make_agent(recipe, opened.engine, chat, sandbox)
+            team.writer.use_tokenizer(tokenizer)
             live = Live(agent=agent, heldout=tasks.heldout, learned=tasks.learned, measure=opened.measure, nodes=nodes)
-            run = setup.run(team, opened.publisher, chat, live)
 
-            def source(
+            def open_source(
                 stage: StageConfig, tasks: Sequence[Task], state: dict[str, Any] | None
             ) -> AbstractAsyncContextManager[Source]:
                 opened.begin(stage.name)
@@ -76,7 +76,8 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[BuiltRun]:
                     journal=run.journal,
                 )
 
-            yield BuiltRun(run=run, tokenizer=tokenizer, tasks=tasks.stages, open_source=source)
+            run = setup.run(team, opened.publisher, chat, tasks.stages, open_source, live)
+            yield run
 
 
 def _initial_policy(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from transformers import PreTrainedTokenizerBase
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.garbage import settled_garbage
@@ -46,6 +44,8 @@ class TrainOrder:
     resume: bool
     rollouts: Path | None
     callbacks: Sequence[Callback]
+    loop: Callable[[Run], Awaitable[None]] | None = None
+    """None: that of loop.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Begun:
     """A run whose folder rank 0 has claimed."""
 
     order: TrainOrder
-    build: Callable[[Setup], AbstractAsyncContextManager[BuiltRun]]
+    build: Callable[[Setup], AbstractAsyncContextManager[Run]]
     """Builds the run: open_live or open_recorded."""
     saved: Path | None
     """The checkpoint to go on from."""
@@ -87,8 +87,16 @@ class Setup:
     def set_threads(self, threads: int) -> None:
         self.thread.submit(checkpoint.set_threads, threads).result()
 
-    def run(self, team: LearnerTeam, publisher: Publisher, chat: ChatFormat, live: Live | None = None) -> Run:
-        """Return the run of these parts."""
+    def run(
+        self,
+        team: LearnerTeam,
+        publisher: Publisher,
+        chat: ChatFormat,
+        tasks: Sequence[Sequence[Task]],
+        open_source: OpenSource,
+        live: Live | None = None,
+    ) -> Run:
+        """Return the run of these parts, whose stages can begin."""
         # Imported when a run begins: they load the pages and the statistics of evaluations.
         from rocstar.train.evaluation import during_training
         from rocstar.train.reading.view.report import write_eval_report
@@ -113,19 +121,11 @@ class Setup:
             budget=TimeBudget(),
             lag=self.lag,
             write_eval_page=write_eval_report,
+            open_source=open_source,
+            tasks=tasks,
+            saved=self.saved,
             alarms=self.watch.measured,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltRun:
-    """A run whose stages can begin."""
-
-    run: Run
-    tokenizer: PreTrainedTokenizerBase
-    tasks: Sequence[Sequence[Task]]
-    """The tasks of each stage."""
-    open_source: OpenSource
 
 
 @contextlib.asynccontextmanager

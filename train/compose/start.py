@@ -14,9 +14,10 @@ import torch
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
+from rocstar.engine.types import Task
 from rocstar.train.compose.live import open_live
 from rocstar.train.compose.model import load_team
-from rocstar.train.compose.setup import Begun, BuiltRun, Setup, TrainOrder
+from rocstar.train.compose.setup import Begun, Setup, TrainOrder
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.groups.from_rollouts import Records, VersionCounter
 from rocstar.train.learner import checkpoint
@@ -29,6 +30,7 @@ from rocstar.train.reading.view.report import write_report
 from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import REPORT, claim, cold_start_of, discard_if_unused
+from rocstar.train.run import Run
 from rocstar.train.serving.placement import hide_servers, recipe_of_serving_node
 from rocstar.train.tasks.chat_format import chat_format
 
@@ -114,17 +116,14 @@ def begin_run(order: TrainOrder, world: World, found: Findings) -> Iterator[Begu
 
 
 @contextlib.asynccontextmanager
-async def _open_recorded(setup: Setup, records: Records) -> AsyncIterator[BuiltRun]:
+async def _open_recorded(setup: Setup, records: Records) -> AsyncIterator[Run]:
     """Build a run that learns from the records of another run: its model alone."""
     recipe, path = setup.recipe, str(setup.saved or setup.recipe.model.path)
     setup.set_threads(setup.world.threads(recipe.run.threads))
     tokenizer = load_tokenizer(path)
-    team = load_team(setup, path)
+    chat, team = chat_format(recipe, tokenizer), load_team(setup, path)
+    team.writer.use_tokenizer(tokenizer)
     refill = ", rl.refill draws nothing" if recipe.rl.refill else ""
     setup.listeners.note(f"learning from {records}: nothing is rolled out or evaluated{refill}")
-    yield BuiltRun(
-        run=setup.run(team, VersionCounter(), chat_format(recipe, tokenizer)),
-        tokenizer=tokenizer,
-        tasks=[[] for _ in recipe.stages],
-        open_source=lambda stage, tasks, state: contextlib.nullcontext(records),
-    )
+    tasks: list[list[Task]] = [[] for _ in recipe.stages]
+    yield setup.run(team, VersionCounter(), chat, tasks, lambda stage, tasks, state: contextlib.nullcontext(records))

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
-from rocstar.engine.types import Failed, Group, Origin, Scored, Trajectory
+from rocstar.engine.types import Failed, Group, Origin, Scored, Task, Trajectory
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal
 from rocstar.train.algorithm.roc import (
     Decision,
     Penalty,
     RocMode,
     TrajectoryStats,
+    choose_siblings,
     keep_for,
-    resample_on_correct,
     roc_penalty,
 )
 from rocstar.train.groups.advantages import estimate, sample_of
@@ -47,6 +47,23 @@ class Selection:
         """Trajectories per bucket; the buckets sum to the generated ones."""
         return Counter(verdict.bucket for _, verdict in self.verdicts)
 
+    @staticmethod
+    def of(groups: Sequence[ResampledGroup], advantages: Sequence[Sequence[Advantage]]) -> Selection:
+        """Return the selection of groups with the advantages of each one's kept trajectories.
+
+        The order of the groups does not matter.
+        """
+        pairs = sorted(zip(groups, advantages, strict=True), key=lambda pair: pair[0].task.id)
+        used = sum(bool(group.kept) for group in groups)
+        return Selection(
+            kept=[trajectory for group, _ in pairs for trajectory in group.kept],
+            advantages=[advantage for _, given in pairs for advantage in given],
+            verdicts=[verdict for group, given in pairs for verdict in group.verdicts(given)],
+            groups_used=used,
+            groups_no_signal=len(groups) - used,
+            num_timed_out=sum(group.num_timed_out for group in groups),
+        )
+
 
 def stats_of(trajectory: Trajectory) -> TrajectoryStats:
     """The counts behind the penalty. A call counts once it was answered, by the sandbox or by a refusal."""
@@ -69,29 +86,12 @@ def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -
 
     Draws depend on (seed, step, task) only, so that the order in which groups finish does not matter.
     """
-    late = (TRAJECTORY_TIMEOUT, POLICY_TIMEOUT)
-    num_timed_out = sum(_kind(t) in late for g in groups for t in g.trajectories)
-    groups = [_with_negatives(group, config) for group in groups]
-    resampled = [
-        _resample(group, config, random.Random(f"{seed}|roc|{step}|{group.task.id}"))
-        for group in sorted(groups, key=lambda g: g.task.id)
-    ]
-    used = [group for group in resampled if group.kept]
-    advantages = estimate(
-        config.advantage, [[sample_of(group.scored[k], group.outcomes[k]) for k in group.kept] for group in used]
-    )
+    resampled = [resample_on_correct(group, config, seed=seed, step=step) for group in groups]
+    used = sorted((group for group in resampled if group.kept), key=lambda group: group.task.id)
+    samples = [[sample_of(t, outcome) for t, outcome in zip(g.kept, g.outcomes, strict=True)] for g in used]
+    advantages = estimate(config.advantage, samples)
     of_group = {id(group): given for group, given in zip(used, advantages, strict=True)}
-    selection = Selection(
-        kept=[group.scored[k] for group in used for k in group.kept],
-        advantages=[advantage for given in advantages for advantage in given],
-        verdicts=[],
-        groups_used=len(used),
-        groups_no_signal=len(groups) - len(used),
-        num_timed_out=num_timed_out,
-    )
-    for group in resampled:
-        selection.verdicts.extend(group.verdicts(of_group.get(id(group), [])))
-    return selection
+    return Selection.of(resampled, [of_group.get(id(group), []) for group in resampled])
 
 
 def num_missing(groups: Sequence[Group], config: RlConfig, *, wanted: int) -> int:
@@ -134,40 +134,54 @@ def _negative_if_late(trajectory: Trajectory) -> Trajectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Resampled:
-    """A group after Resample-on-Correct. The lists go with `scored`; `kept` are places in it."""
+class ResampledGroup:
+    """A group after Resample-on-Correct. `penalties` and `decisions` go with `scored`."""
 
+    task: Task
     failed: list[Trajectory]
     scored: list[Trajectory]
-    outcomes: list[Scored]
     penalties: list[Penalty]
     decisions: list[Decision]
+    num_timed_out: int
 
     @property
-    def kept(self) -> list[int]:
-        return [k for k, decision in enumerate(self.decisions) if decision.kept]
+    def kept(self) -> list[Trajectory]:
+        """The trajectories to learn from; none without a signal."""
+        return [trajectory for trajectory, decision in zip(self.scored, self.decisions, strict=True) if decision.kept]
+
+    @property
+    def outcomes(self) -> list[Scored]:
+        """Of the kept ones."""
+        return [trajectory.outcome for trajectory in self.kept if isinstance(trajectory.outcome, Scored)]
 
     def verdicts(self, advantages: Sequence[Advantage]) -> Iterator[tuple[Trajectory, Verdict]]:
         """Every trajectory with its place in the ledger; `advantages` are those of the kept ones."""
         yield from ((trajectory, FAILED) for trajectory in self.failed)
-        of_kept = dict(zip(self.kept, advantages, strict=True))
-        for k, (trajectory, penalty) in enumerate(zip(self.scored, self.penalties, strict=True)):
+        of_kept = {id(trajectory): given for trajectory, given in zip(self.kept, advantages, strict=True)}
+        for trajectory, penalty, decision in zip(self.scored, self.penalties, self.decisions, strict=True):
             verdict = Verdict(
-                bucket=self.decisions[k].reason.value,
+                bucket=decision.reason.value,
                 penalty_error=penalty.error,
                 penalty_format=penalty.format,
-                advantage=of_kept.get(k),
+                advantage=of_kept.get(id(trajectory)),
             )
             yield trajectory, verdict
 
 
-def _resample(group: Group, config: RlConfig, rng: random.Random) -> _Resampled:
-    pairs = [(t, t.outcome) for t in group.trajectories if isinstance(t.outcome, Scored)]
+def resample_on_correct(group: Group, config: RlConfig, *, seed: int, step: int) -> ResampledGroup:
+    """Keep `group_size` siblings: the correct ones by their penalty, the others at random.
+
+    The draw depends on (seed, step, task) alone.
+    """
+    late = (TRAJECTORY_TIMEOUT, POLICY_TIMEOUT)
+    num_timed_out = sum(_kind(trajectory) in late for trajectory in group.trajectories)
+    trajectories = _with_negatives(group, config).trajectories
+    pairs = [(t, t.outcome) for t in trajectories if isinstance(t.outcome, Scored)]
     outcomes = [outcome for _, outcome in pairs]
     penalties = [penalty_of(t) for t, _ in pairs]
     rewards, num_scored = [outcome.reward for outcome in outcomes], len(pairs)
-    num_siblings = len(group.trajectories)  # a conversation that was served has as many as were asked for
-    decisions = resample_on_correct(
+    num_siblings = len(trajectories)  # a conversation that was served has as many as were asked for
+    decisions = choose_siblings(
         rewards,
         [outcome.is_correct for outcome in outcomes],
         penalties,
@@ -175,15 +189,16 @@ def _resample(group: Group, config: RlConfig, rng: random.Random) -> _Resampled:
         if has_no_signal(rewards)
         else keep_for(num_scored, num_siblings, min(config.group_size, num_siblings)),
         mode=RocMode(config.roc_mode),
-        rng=rng,
+        rng=random.Random(f"{seed}|roc|{step}|{group.task.id}"),
         eps=config.roc_eps,
         min_positive=config.roc_min_each,
         min_negative=config.roc_min_each,
     )
-    return _Resampled(
-        failed=[t for t in group.trajectories if not isinstance(t.outcome, Scored)],
+    return ResampledGroup(
+        task=group.task,
+        failed=[t for t in trajectories if not isinstance(t.outcome, Scored)],
         scored=[t for t, _ in pairs],
-        outcomes=outcomes,
         penalties=penalties,
         decisions=decisions,
+        num_timed_out=num_timed_out,
     )

@@ -15,9 +15,9 @@ from rocstar.train.algorithm.roc import (
     Penalty,
     RocMode,
     TrajectoryStats,
+    choose_siblings,
     keep_for,
     quotas,
-    resample_on_correct,
     roc_penalty,
     weighted_draw,
 )
@@ -35,7 +35,7 @@ def decide(
 ) -> list[Decision]:
     penalties = penalties if penalties is not None else [CLEAN] * len(rewards)
     correct = [reward == 1 for reward in rewards]
-    return resample_on_correct(rewards, correct, penalties, keep=keep, mode=mode, rng=random.Random(seed))
+    return choose_siblings(rewards, correct, penalties, keep=keep, mode=mode, rng=random.Random(seed))
 
 
 def kept_indices(decisions: list[Decision]) -> list[int]:
@@ -155,7 +155,7 @@ def test_minimum_counts_of_each_side_are_its_own() -> None:
     assert quotas(90, 10, keep=10, min_positive=1, min_negative=4) == (6, 4)
 
 
-# --- The invariant of resample_on_correct --------------------------------------------------------------
+# --- The invariant of choose_siblings --------------------------------------------------------------
 
 
 @st.composite
@@ -177,7 +177,7 @@ def test_exactly_keep_are_kept_with_both_signs(
     group: tuple[list[int], list[Penalty]], keep: int, mode: RocMode, minimums: tuple[int, int], seed: int
 ) -> None:
     rewards, penalties = group
-    decisions = resample_on_correct(
+    decisions = choose_siblings(
         rewards,
         [reward == 1 for reward in rewards],
         penalties,
@@ -256,7 +256,7 @@ def kept_sets(mode: RocMode, among: list[int], num_groups: int = 12_000) -> Coun
     rng = random.Random(20250828)
     counts: Counter[frozenset[int]] = Counter()
     for _ in range(num_groups):
-        kept = kept_indices(resample_on_correct(REWARDS, CORRECT, PENALTIES, keep=4, mode=mode, rng=rng))
+        kept = kept_indices(choose_siblings(REWARDS, CORRECT, PENALTIES, keep=4, mode=mode, rng=rng))
         counts[frozenset(kept) & frozenset(among)] += 1
     return counts
 
@@ -379,7 +379,7 @@ def test_bad_input_is_rejected(rewards: list[float], num_penalties: int, keep: i
     penalties, correct = [CLEAN] * num_penalties, [reward == 1 for reward in rewards]
     rng = random.Random(0)
     with pytest.raises(ValueError, match=message):
-        resample_on_correct(rewards, correct, penalties, keep=keep, mode=RocMode.paper, rng=rng, eps=eps)
+        choose_siblings(rewards, correct, penalties, keep=keep, mode=RocMode.paper, rng=rng, eps=eps)
 
 
 # --- Rewards other than 1 and 0 ------------------------------------------------------------------------
@@ -395,7 +395,7 @@ def test_any_rewards_keep_a_signal_and_both_signs(
     siblings: list[tuple[float, bool]], keep: int, mode: RocMode, seed: int
 ) -> None:
     rewards, correct = [r for r, _ in siblings], [c for _, c in siblings]
-    decisions = resample_on_correct(
+    decisions = choose_siblings(
         rewards, correct, [CLEAN] * len(rewards), keep=keep, mode=mode, rng=random.Random(seed)
     )
     kept = kept_indices(decisions)
@@ -414,5 +414,5 @@ def test_positives_are_the_correct_ones_and_not_the_well_paid_ones() -> None:
     rewards, correct = [5.0, 5.0, 0.1, 0.2, 0.3, 0.4], [False, False, True, True, True, True]
     failing = Penalty(error=1.0, format=0.0)
     penalties = [CLEAN, CLEAN, failing, CLEAN, failing, CLEAN]
-    decisions = resample_on_correct(rewards, correct, penalties, keep=4, mode=RocMode.sort, rng=random.Random(0))
+    decisions = choose_siblings(rewards, correct, penalties, keep=4, mode=RocMode.sort, rng=random.Random(0))
     assert [i for i in kept_indices(decisions) if correct[i]] == [3, 5]

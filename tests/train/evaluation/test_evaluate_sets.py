@@ -114,6 +114,8 @@ def a_run(folder: Path, made: Agent, nodes: Nodes | None = None, *, goes_on: boo
         journal=cast("Any", SimpleNamespace(goes_on=goes_on)),
         lag=nothing,
         write_eval_page=lambda folder: None,
+        open_source=nothing,
+        tasks=[],
     )
 
 

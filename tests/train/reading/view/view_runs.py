@@ -30,7 +30,7 @@ from rocstar.engine.types import (
     TrajectoryTimes,
     TurnTimes,
 )
-from rocstar.train.algorithm.roc import Decision, Penalty, RocMode, TrajectoryStats, resample_on_correct, roc_penalty
+from rocstar.train.algorithm.roc import Decision, Penalty, RocMode, TrajectoryStats, choose_siblings, roc_penalty
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
 from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file
@@ -154,7 +154,7 @@ def decided(siblings: Sequence[MadeSibling]) -> list[tuple[Decision | None, Pena
         for made in scored
     ]
     rewards = [float(bool(made.correct)) for made in scored]
-    decisions = resample_on_correct(
+    decisions = choose_siblings(
         rewards,
         [bool(made.correct) for made in scored],
         penalties,
