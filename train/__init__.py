@@ -19,7 +19,7 @@ Names are imported when they are first asked for: a recipe is read without torch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rocstar.train.record.callbacks import Callback as Callback
     from rocstar.train.record.callbacks import StopRun as StopRun
     from rocstar.train.record.training_run import TrainingRun as TrainingRun
+    from rocstar.train.run import Run
 
 _HOMES = {
     "Callback": "record.callbacks",
@@ -53,6 +54,7 @@ async def train(
     resume: bool = False,
     rollouts: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    loop: Callable[[Run], Awaitable[None]] | None = None,
 ) -> TrainingRun:
     """Run a whole recipe into a folder, or learn its stages from the records at `rollouts`.
 
@@ -64,6 +66,8 @@ async def train(
         resume: go on from its last complete checkpoint.
         rollouts: records of another run.
         callbacks: listen to the run, beside those that the recipe names.
+        loop: takes the run when its cold start is over, on rank 0; None: the stages of the recipe. See
+            rocstar.train.primitives.
 
     Raises:
         ConfigError: something of the recipe or the folder cannot be used; nothing was begun.
@@ -74,7 +78,9 @@ async def train(
     from rocstar.train.record.training_run import TrainingRun
 
     records = None if rollouts is None else Path(rollouts)
-    order = TrainOrder(recipe=recipe, run_dir=Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks)
+    order = TrainOrder(
+        recipe=recipe, run_dir=Path(run_dir), resume=resume, rollouts=records, callbacks=callbacks, loop=loop
+    )
     with work_of_rank_0(order) as work:
         if work is not None:
             await work

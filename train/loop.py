@@ -39,7 +39,7 @@ from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.run import Run
 
 
-async def begin(run: Run) -> dict[str, Any] | None:
+async def begin_loop(run: Run) -> dict[str, Any] | None:
     """Evaluate and save a new run, as step 0; or restore one from its checkpoint, whose progress is returned."""
     if run.saved is not None:
         progress = checkpoint.load_progress(run.saved)
@@ -64,7 +64,7 @@ async def begin(run: Run) -> dict[str, Any] | None:
 
 async def run_stages(run: Run) -> None:
     """All stages on their tasks, from the beginning or from where the run's checkpoint stood."""
-    progress = await begin(run)
+    progress = await begin_loop(run)
     first = 0
     for stage, stage_tasks in zip(run.recipe.stages, run.tasks, strict=True):
         if run.listeners.stop is not None:

@@ -7,11 +7,11 @@ bug and cancels the group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
-from rocstar.engine.types import Group, Task, TrajectoryKey
+from rocstar.engine.types import Group, Task, Trajectory, TrajectoryKey
 
 Asked = TypeVar("Asked")
 
@@ -25,12 +25,16 @@ async def run_group(
     step: int,
     first: int = 0,
     granted: Callable[[], None] = lambda: None,
+    attempt: Callable[..., Coroutine[Any, Any, Trajectory]] = run_trajectory,
 ) -> Group:
-    """Roll out `size` siblings of `task`, from number `first` on. granted: as of each trajectory."""
+    """Roll out `size` siblings of `task`, from number `first` on.
+
+    granted: as of each trajectory. attempt: rolls out one, with the arguments of `run_trajectory`.
+    """
     keys = [TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(first, first + size)]
     agent.inference.join([str(key) for key in keys])
     async with asyncio.TaskGroup() as siblings:
-        running = [siblings.create_task(run_trajectory(agent, task, key, granted=granted)) for key in keys]
+        running = [siblings.create_task(attempt(agent, task, key, granted=granted)) for key in keys]
     return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
 
 
