@@ -14,6 +14,7 @@ import pytest
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.record.json_record import from_record
 from rocstar.engine.record.reading import read_folder
+from rocstar.train import primitives
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.callbacks import Callback
@@ -127,3 +128,12 @@ def test_own_reward(tmp_path: Path) -> None:
 
 def test_own_tool(tmp_path: Path) -> None:
     follow("own-tool.md", tmp_path, outputs=4)
+
+
+def test_own_loop(tmp_path: Path) -> None:
+    follow("own-loop.md", tmp_path, outputs=1)
+    page = (GUIDES / "own-loop.md").read_text(encoding="utf-8")
+    assert [name for name in primitives.__all__ if name[0].islower() and f"{name}(" not in page] == []
+    records = list(read_folder(tmp_path / "runs" / "mine" / "trajectories"))
+    assert len(records) == 32
+    assert any("Is this the right program?" in s["text"] for record in records for s in record["segments"][2:3])
