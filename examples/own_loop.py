@@ -1,4 +1,4 @@
-"""GRPO with Resample-on-Correct as a loop of one's own, made of the parts that `rocstar train` is made of.
+"""GRPO with Resample-on-Correct as a custom loop, made of the parts that `rocstar train` is made of.
 
 python own_loop.py [--stages.0.steps=10]    the quickstart's recipe with any of its fields; the run is in own_loop/
 """

@@ -1,4 +1,4 @@
-"""The parts of a training loop, for a loop of one's own: docs/guide/own-loop.md, examples/own_loop.py.
+"""The parts of a training loop, for custom loops: docs/guide/own-loop.md, examples/own_loop.py.
 
 The built-in loop (loop.py) and turn loop (engine/rollout/rollout.py) are made of the same parts.
 

@@ -76,7 +76,7 @@ class Case:
     sizes: tuple[int, ...] = SIZES
     nodes: int = 1
     by_hand: bool = False
-    """Learned update by update, by the primitives of a loop of one's own."""
+    """Learned update by update, by the parts of a custom loop."""
 
 
 CASES = {
