@@ -149,11 +149,20 @@ def add_rollout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     text = "check model, data and engine and --out; load nothing large"
     parser.add_argument("--dry-run", action="store_true", help=text)
+    text = "record conversations of another model for sft.data: the address of an OpenAI API, which ends with /v1"
+    parser.add_argument("--teacher", metavar="URL", help=text)
+    parser.add_argument("--teacher-model", metavar="NAME", help="the teacher's name at that address")
+    text = "with --teacher: keep only conversations whose answer is correct"
+    parser.add_argument("--only-correct", action="store_true", help=text)
 
 
 def rollout(options: argparse.Namespace, rest: list[str]) -> int:
     """Roll out and save trajectories, or with --dry-run check what that needs."""
     recipe = recipe_of(options.recipe, options.model, rest)
+    if options.teacher is not None:
+        return _record_teacher(recipe, options)
+    if options.teacher_model or options.only_correct:
+        raise ConfigError("--teacher-model and --only-correct need --teacher URL")
     if options.dry_run:
         from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
         from rocstar.train.plan.dry_run import dry_run_alone
@@ -181,4 +190,26 @@ def rollout(options: argparse.Namespace, rest: list[str]) -> int:
 
         parts = [f"wrote {options.out}: {summary['ledger/generated']:.0f} trajectories"]
         print("  ".join(parts + metrics_texts(summary)))
+    return 0
+
+
+def _record_teacher(recipe: Recipe, options: argparse.Namespace) -> int:
+    """Record what a teacher does on the tasks of the first stage."""
+    if options.steps or options.resume or options.dry_run or not options.teacher_model:
+        raise ConfigError("--teacher URL needs --teacher-model NAME, and takes no --steps, --resume and --dry-run")
+    with loading():
+        from rocstar.train.evaluation.teacher_rollouts import record_teacher
+
+    counts = record_teacher(
+        recipe,
+        options.model,
+        url=options.teacher,
+        name=options.teacher_model,
+        out=options.out,
+        limit=options.limit or recipe.rl.tasks_per_step,
+        only_correct=options.only_correct,
+        force=options.force,
+    )
+    texts = "  ".join(f"{name} {count}" for name, count in counts.items())
+    print(json.dumps(counts) if options.json else f"wrote {options.out}: {texts}")
     return 0

@@ -54,7 +54,7 @@ def roll_out_file(
     """
     check_file(out, force=force, instead=", or --steps for a folder of steps")
     out, recipe = out.resolve(), dated(with_model(recipe, model))
-    stage, tasks = _first_stage(recipe)
+    stage, tasks = first_stage(recipe)
     seed, tasks = recipe.run.seed, tasks[:limit]
 
     async def work() -> dict[str, float]:
@@ -79,7 +79,7 @@ def roll_out_steps(recipe: Recipe, model: str | None, *, out: Path, steps: int, 
         ConfigError: the folder has records and `resume` is false, or they belong to another recipe or a run.
     """
     recipe = dated(with_model(recipe, model), former=out)
-    stage, tasks = _first_stage(recipe)
+    stage, tasks = first_stage(recipe)
     with claim(out, resume=resume, mark=TRAJECTORIES):
         try:
             if (out / METRICS).exists():
@@ -93,7 +93,8 @@ def roll_out_steps(recipe: Recipe, model: str | None, *, out: Path, steps: int, 
             discard_if_unused(out)
 
 
-def _first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
+def first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
+    """Return the first stage, whose limits apply, and its tasks. ConfigError for a recipe without stages."""
     if not recipe.stages:
         raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
     alone = recipe.model_copy(update={"sft": SftConfig(steps=0)})  # its data are not needed here
