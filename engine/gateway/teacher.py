@@ -17,7 +17,7 @@ import aiohttp
 from rocstar.engine.gateway.dialects import chat
 from rocstar.engine.gateway.graph import template_messages
 from rocstar.engine.gateway.messages import Finish, Message, Request, SampledTurn
-from rocstar.engine.gateway.session import Session, conversation_error
+from rocstar.engine.gateway.session import AgentSession, conversation_error
 from rocstar.engine.inference.base import Generation, InferenceError, StopReason
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import FinishReason, TrajectoryKey
@@ -91,7 +91,7 @@ def chat_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     return copied
 
 
-class TeacherSession(Session):
+class TeacherSession(AgentSession):
     """One attempt of an agent with the teacher. Tokens are unknown: `graph` has the messages alone."""
 
     def __init__(
@@ -102,7 +102,7 @@ class TeacherSession(Session):
         *,
         deadline: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """As of `Session`. agent: its limits; its chat format is that of the model that will learn."""
+        """As of `AgentSession`. agent: its limits; its chat format is that of the model that will learn."""
         super().__init__(agent, key, deadline=deadline)
         self._teacher = teacher
 
