@@ -90,6 +90,7 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
         "outcome": encode_outcome(t.outcome),
         "num": [len(t.ids), len(t.logprobs)],
         **({} if t.times is None else {"times": encode_times(t.times)}),
+        **({} if t.starts == (0,) else {"starts": t.starts}),
     }
     has_T = ~np.isnan(t.logprobs)
     values = t.logprobs[has_T]
@@ -210,6 +211,7 @@ def _framed(key: TrajectoryKey, fields: Mapping[str, Any], parts: Sequence[memor
         finish_reason=FinishReason(fields["finish_reason"]),
         outcome=decode_outcome(fields["outcome"]),
         times=decode_times(fields.get("times")),
+        starts=tuple(fields.get("starts", (0,))),
     )
     return Framed(trajectory=trajectory, texts=fields["texts"])
 

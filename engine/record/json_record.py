@@ -81,6 +81,7 @@ def record_of(
         "seed": [t.key.seed, t.key.step, t.key.sibling],
         "num_answers": num_answers,
         **({} if t.times is None else {"times": encode_times(t.times)}),
+        **({} if t.starts == (0,) else {"starts": list(t.starts)}),
     }
 
 
@@ -166,6 +167,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         finish_reason=FinishReason(record["finish_reason"]),
         outcome=decode_outcome(record["outcome"]),
         times=decode_times(record.get("times")),
+        starts=tuple(record.get("starts", (0,))),
     )
 
 

@@ -129,6 +129,7 @@ def _negative_if_late(trajectory: Trajectory) -> Trajectory:
         ids=trajectory.ids[:end],
         logprobs=trajectory.logprobs[:end],
         segments=segments,
+        starts=tuple(start for start in trajectory.starts if start < end),
         outcome=Scored(reward=0.0, method=POLICY_TIMEOUT),
     )
 
