@@ -203,6 +203,21 @@ class VersionSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The result of a foreign agent: an answer, a reward, or neither."""
+
+    answer: str | None = None
+    reward: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.answer, str | None):
+            raise ValueError(f"answer is {self.answer!r:.80}; give a text or null")
+        is_number = isinstance(self.reward, int | float) and math.isfinite(self.reward)
+        if self.reward is not None and not is_number:
+            raise ValueError(f"reward is {self.reward!r:.80}; give a finite number or null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """The view of a judge on a trajectory: the task, and all turns of the policy."""
 
@@ -211,6 +226,8 @@ class Attempt:
     """Every completion of the policy with its tool calls and their results, in order."""
     is_truncated: bool
     """A limit ended the attempt before the policy had finished its answer."""
+    given: Given | None = None
+    """The result of a foreign agent; None of the built-in turn loop."""
 
     @property
     def text(self) -> str:
@@ -318,6 +335,8 @@ class Trajectory:
     times: TrajectoryTimes | None = None
     """None in old records without times."""
     starts: tuple[int, ...] = (0,)
+    given: Given | None = None
+    """The result of a foreign agent; None of the built-in turn loop."""
 
     def __post_init__(self) -> None:
         """Convert sequences to columns. Raise ValueError for an invalid token id, or starts that are none."""

@@ -147,8 +147,5 @@ def _write(path: Path, selection: Selection, stage: StageConfig, decode: Callabl
     """Write the records of a step with the decisions of this recipe's RoC."""
     write_records(
         path,
-        (
-            to_record(t, v, stage=stage.name, num_answers=num_answers(t.turns), decode=decode)
-            for t, v in selection.verdicts
-        ),
+        (to_record(t, v, stage=stage.name, num_answers=num_answers(t), decode=decode) for t, v in selection.verdicts),
     )

@@ -71,7 +71,7 @@ def stats_of(trajectory: Trajectory) -> TrajectoryStats:
     return TrajectoryStats(
         num_tool_calls=len(results),
         num_tool_errors=sum(r.is_error for r in results),
-        num_answers=num_answers(trajectory.turns),
+        num_answers=num_answers(trajectory),
         num_turns=max(1, len(trajectory.turns)),
     )
 
