@@ -364,7 +364,7 @@ BUGS = [
     Bug("results._question", "_withheld(row.answer) if is_hidden else row.answer", "row.answer", "test_hidden_sets.py::test_numbers_name_no_text_of_a_hidden_set"),
     Bug("results._scores", "compute_scores(votes, powers_up_to(k), failed_as_wrong=True)", "left_out", "test_evaluation_files.py::test_every_attempt_and_how_it_failed_is_kept"),
     Bug("rloo", "(total - reward) / (len(rewards_G) - 1)", "total / len(rewards_G)", "algorithm/test_advantages.py"),
-    Bug("Agent.attempt", "(InferenceError, SandboxError, ToolFailure)", "(InferenceError, SandboxError)", "test_rollout.py::test_a_tool_that_breaks_fails_the_trajectory_and_one_that_hangs_does_not"),
+    Bug("Agent.attempt", "(InferenceError, SandboxError, ToolFailure, AgentFailure)", "(InferenceError, SandboxError, AgentFailure)", "test_rollout.py::test_a_tool_that_breaks_fails_the_trajectory_and_one_that_hangs_does_not"),
     Bug("rollout._late", "at_work and not is_quiet", "at_work", "test_rollout.py::test_only_a_policy_at_work_until_the_end_has_itself_to_blame[True-1.5-trajectory_timeout]"),
     Bug("Agent.attempt", "self.inference.on_grant(request_id, clock.start)", "clock.start()", "test_clock.py::test_waiting_for_a_first_slot_takes_nothing_from_the_limit"),
     Bug("run_evaluation", "not between or (chosen.every and run.step % chosen.every == 0)", "True", "test_evaluation_files.py::test_between_two_steps_the_sets_that_are_due_are_asked"),

@@ -16,7 +16,7 @@ from typing import Any
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.gateway.endpoint import Gateway
-from rocstar.engine.gateway.graph import MessageGraph, Node
+from rocstar.engine.gateway.graph import MessageGraph, TurnNode
 from rocstar.engine.gateway.messages import Message
 from rocstar.engine.gateway.programs import AgentClient, as_given
 from rocstar.engine.gateway.session import AgentSession
@@ -97,7 +97,7 @@ def write_draft(draft: Draft, graph: MessageGraph, chat: ChatFormat) -> None:
     draft.turns = [_turn(graph.nodes[k], start, reported, chat) for k, start in columns.turns]
 
 
-def _turn(node: Node, start: int, reported: dict[str, Message], chat: ChatFormat) -> Turn:
+def _turn(node: TurnNode, start: int, reported: dict[str, Message], chat: ChatFormat) -> Turn:
     """The turn of a node. An undecodable call, which its agent gets as text, has an error for a result."""
     ids, stopped = node.generation.ids, node.generation.finish is StopReason.stop
     text = chat.turn_text(ids)
