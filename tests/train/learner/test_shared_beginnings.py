@@ -53,7 +53,7 @@ def learner() -> Learner:
 def gradient(made: Learner, micros: list[MicroBatch]) -> dict[str, Tensor]:
     made.optimizers.zero_grad()
     for micro in micros:
-        made.policy_backward(micro, None, SETTINGS)
+        made.policy_backward(micro, SETTINGS)
     return {name: p.grad.clone() for name, p in made.model.named_parameters() if p.grad is not None}
 
 

@@ -86,7 +86,7 @@ def test_their_sum_is_what_the_learner_counts_when_it_learns() -> None:
     scores = token_scores(made.policy, TRAJECTORIES, temperature=TEMPERATURE, tokens_per_microbatch=10_000)
     entropy = tokens = 0.0
     for micro in pack(EXAMPLES, tokens_per_microbatch=40):
-        stats, _ = made.policy_backward(micro, None, SETTINGS)
+        stats, _ = made.policy_backward(micro, SETTINGS)
         entropy, tokens = entropy + stats.entropy, tokens + stats.tokens
     assert tokens == sum(len(one.entropy_N) for one in scores)
     assert sum(one.entropy_N.sum() for one in scores) / tokens == pytest.approx(entropy / tokens, abs=1e-5)
@@ -114,7 +114,7 @@ def test_all_log_probs_are_of_logits_of_the_type_of_the_head(head_dtype: torch.d
     errors = [
         error(scored_T, TEMPERATURE),
         error(made.logprobs([micro], TEMPERATURE)[0], TEMPERATURE),
-        error(made.policy_backward(micro, None, sequence)[1], TEMPERATURE),
+        error(made.policy_backward(micro, sequence)[1], TEMPERATURE),
         error(made.imitation_backward(micro)[1], 1.0),
         abs(greedy - float(exact(last_token(ids), 1.0).max())),
     ]
