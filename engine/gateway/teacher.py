@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -20,7 +20,9 @@ from rocstar.engine.gateway.messages import Finish, Message, Request, SampledTur
 from rocstar.engine.gateway.session import AgentSession, conversation_error
 from rocstar.engine.inference.base import Generation, InferenceError, StopReason
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.types import FinishReason, TrajectoryKey
+from rocstar.engine.seeds import stream_of
+from rocstar.engine.tools.results import cut_middle
+from rocstar.engine.types import FinishReason, ToolCall, TrajectoryKey, Turn
 from rocstar.sandbox.http.errors import RequestError
 
 NO_TOKENS = Generation(ids=(), logprobs=(), version_spans=(), finish=StopReason.stop, cached_tokens=0)
@@ -28,59 +30,40 @@ MAX_SHOWN = 300
 """Characters of an answer in an error's message."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """A model at an endpoint with OpenAI's chat completions; enter it before the first request."""
+    """A model at an endpoint with OpenAI's chat completions. `url`: of the API; it ends with /v1."""
 
-    def __init__(self, url: str, *, model: str, api_key: str = "", max_requests: int, timeout_s: float) -> None:
-        """
-        Args:
-            url: of the API; it ends with /v1.
-            model: its name there.
-            max_requests: at a time.
-            timeout_s: of one request.
-        """
-        self._url, self._model, self._room = f"{url.rstrip('/')}/chat/completions", model, max_requests
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-
-    async def __aenter__(self) -> Teacher:
-        connector = aiohttp.TCPConnector(limit=self._room)
-        self._http = aiohttp.ClientSession(connector=connector, timeout=self._timeout, headers=self._headers)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._http.close()
+    http: aiohttp.ClientSession
+    url: str
+    model: str
+    api_key: str = ""
 
     async def answer(self, request: Request, *, max_tokens: int) -> tuple[Message, Finish]:
-        """Return the answer to a request, and why it ended.
-
-        Raises:
-            InferenceError: the endpoint cannot be reached or does not answer as it must.
-            TimeoutError: it did not answer in time.
-        """
+        """Return the answer to a request, and why it ended. InferenceError: the endpoint cannot be reached, or does
+        not answer as it must."""
         messages = chat_messages(template_messages(request.messages))
-        body: dict[str, Any] = {"model": self._model, "messages": messages, "max_tokens": max_tokens}
+        body: dict[str, Any] = {"model": self.model, "messages": messages, "max_tokens": max_tokens}
         optional = {"tools": request.functions, "stop": request.stops, "temperature": request.temperature}
         body |= {name: value for name, value in optional.items() if value not in (None, ())}
+        where, headers = f"{self.url.rstrip('/')}/chat/completions", {"Authorization": f"Bearer {self.api_key}"}
         try:
-            async with self._http.post(self._url, json=body) as response:
+            async with self.http.post(where, json=body, headers=headers) as response:
                 content, status = await response.read(), response.status
         except aiohttp.ClientError as error:
-            raise InferenceError("teacher_lost", f"{self._url}: {error}", retryable=True) from None
+            raise InferenceError("teacher_lost", f"{where}: {error}", retryable=True) from None
         if status != 200:
-            detail = f"{self._url} answered {status}: {content[:MAX_SHOWN]!r}"
+            detail = f"{where} answered {status}: {content[:MAX_SHOWN]!r}"
             raise InferenceError("teacher_refused", detail, retryable=status in (408, 429) or status >= 500)
         try:
             choice = json.loads(content)["choices"][0]
-            (message,) = chat.read({"model": self._model, "messages": [choice["message"]]}).messages
+            (message,) = chat.read({"model": self.model, "messages": [choice["message"]]}).messages
+            template_messages([message])  # refuses arguments that are no object
         except (KeyError, IndexError, TypeError, ValueError, RequestError) as error:
-            detail = f"{self._url}: {content[:MAX_SHOWN]!r} is no chat completion: {error}"
+            detail = f"{where}: {content[:MAX_SHOWN]!r} is no chat completion: {error}"
             raise InferenceError("bad_reply", detail, retryable=True) from None
-        if choice.get("finish_reason") == "length":
-            return message, "length"
-        return message, "tool_calls" if message.calls else "stop"
+        finish: Finish = "tool_calls" if message.calls else "stop"
+        return message, "length" if choice.get("finish_reason") == "length" else finish
 
 
 def chat_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -94,35 +77,53 @@ def chat_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 class TeacherSession(AgentSession):
     """One attempt of an agent with the teacher. Tokens are unknown: `graph` has the messages alone."""
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        agent: Agent,
-        key: TrajectoryKey,
-        *,
-        deadline: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        """As of `AgentSession`. agent: its limits; its chat format is that of the model that will learn."""
-        super().__init__(agent, key, deadline=deadline)
+    def __init__(self, teacher: Teacher, agent: Agent, key: TrajectoryKey, *, deadline: float | None) -> None:
+        """agent: its limits; its chat format is that of the model that will learn. deadline: a `loop.time()`."""
+        super().__init__(agent, key, deadline=lambda: deadline)
         self._teacher = teacher
 
     def conversations(self) -> list[dict[str, Any]]:
         """Return a row {"messages", "tools"} for each conversation that no later request continued.
 
-        A conversation with an assistant's message that the teacher did not write is left out: an agent edited it.
+        Left out is one that a limit cut, and one with an assistant's message that the teacher did not write: an agent
+        edited it.
         """
         nodes, discards = self.graph.nodes, self.graph.discards()
         parents = {node.parent for node in nodes}
         written = {node.message.key: node.message for node in nodes}
         rows = []
         for leaf in range(len(nodes)):
-            if leaf in parents or leaf in discards:
+            is_cut = nodes[leaf].generation.finish is StopReason.length
+            if leaf in parents or leaf in discards or is_cut:
                 continue
             messages = [m for k in self.graph.path(leaf) for m in (*nodes[k].tail, nodes[k].message)]
             if all(m.role != "assistant" or m.key in written for m in messages):
                 shown = template_messages([written.get(m.key, m) for m in messages])
                 rows.append({"messages": shown, "tools": list(nodes[leaf].functions)})
         return rows
+
+    async def solve(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
+        """Let the teacher answer these messages with the agent's tools. Return its turns, whose tokens are unknown.
+
+        Raises RequestError, SandboxError, ToolFailure or TimeoutError for an attempt that failed.
+        """
+        said = chat.read({"model": "teacher", "messages": chat_messages(messages)}).messages
+        functions, limit = tuple(self.agent.chat.tools), self.agent.limits.max_tool_tokens
+        turns: list[Turn] = []
+        async with self.agent.tools.open(seed=stream_of(self.key, purpose="tools")) as tools:
+            while self.finish is None:
+                request = Request(model="teacher", messages=said, functions=functions)
+                message = (await self.sample(request, len(said).to_bytes(4, "big"))).message
+                calls = tuple(ToolCall(name=c.name, arguments=json.loads(c.arguments or "{}")) for c in message.calls)
+                turns.append(Turn(start=0, end=0, text=message.text, stopped=True, calls=calls))
+                if not calls:
+                    break
+                results = await tools.execute(calls, turn=len(turns), deadline=self._deadline())
+                turns[-1] = replace(turns[-1], results=results)
+                texts = [cut_middle(result.text, self.agent.chat.tokenizer, limit) for result in results]
+                pairs = zip(message.calls, texts, strict=True)
+                said = (*said, message, *(Message(role="tool", text=text, call_id=call.id) for call, text in pairs))
+        return tuple(turns)
 
     async def _sample(self, request: Request) -> SampledTurn:
         self._check_open()
@@ -144,5 +145,6 @@ class TeacherSession(AgentSession):
             self.failure = InferenceError("deadline", "the teacher did not answer in time", retryable=True)
             raise conversation_error("deadline", self.failure.detail, retryable=False) from None
         self.finish = FinishReason.max_tokens if finish == "length" else None
-        self.graph.add(prompt, NO_TOKENS, message)
-        return self._turn(request, message, finish, prompt, NO_TOKENS)
+        generation = replace(NO_TOKENS, finish=StopReason.length if self.finish else StopReason.stop)
+        self.graph.add(prompt, generation, message)
+        return self._turn(request, message, finish, prompt, generation)

@@ -3,21 +3,36 @@
     one step   -> --out FILE.jsonl
     many steps -> --out FOLDER/ config.toml, trajectories/step_N.*      (read by `train --from-rollouts`)
 
+    --teacher  -> --out FILE.jsonl   conversations of another model, read by `sft.data`
+
 The model is constant: its version is 0 in every record. Step N has the tasks and the noise of step N of a run
 with this model, whichever steps came before.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
+import aiohttp
+
+from rocstar.engine.gateway.teacher import Teacher, TeacherSession
+from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.record.files import record_files
 from rocstar.engine.record.json_record import to_record
 from rocstar.engine.record.reading import write_records
-from rocstar.engine.types import Scored, Task
+from rocstar.engine.rollout.rollout import Agent
+from rocstar.engine.tools.tool import ToolFailure
+from rocstar.engine.types import Attempt, Scored, Task, TrajectoryKey
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.types import SandboxError
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_share
 from rocstar.train.evaluation.saved_model import open_engine_and_agent, run_to_end, with_model
@@ -26,10 +41,13 @@ from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import LiveGroups
+from rocstar.train.learner.cold_start import build_tokenizer
+from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.toml_file import to_toml
@@ -39,6 +57,9 @@ from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, claim, discard_if_unused, write_config
 from rocstar.train.record.targets import check_file, write_or_rescue
 from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.openai import KEY_VARIABLE
+from rocstar.train.tasks.chat_format import chat_format
 from rocstar.train.tasks.data import TaskCursor
 from rocstar.train.tasks.verify import num_answers
 
@@ -101,6 +122,56 @@ def first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     return recipe.stages[0], load_all_tasks(alone, built_in=load_tasks_of).stages[0]
 
 
+def record_teacher(
+    recipe: Recipe, model: str | None, *, url: str, name: str, out: Path, limit: int, only_correct: bool, force: bool
+) -> dict[str, int]:
+    """Write what another model says on the first `limit` tasks with the recipe's tools, and return how many attempts
+    there were. The key of its endpoint is in the environment's ROCSTAR_OPENAI_KEY.
+
+    ConfigError if `out` exists and `force` is false, or every attempt failed.
+    """
+    if url.partition("://")[0] not in ("http", "https"):
+        raise ConfigError(f"--teacher {url!r} is no address; it begins with http:// or https:// and ends with /v1")
+    check_file(out, force=force)
+    out, recipe = out.resolve(), dated(recipe, model)
+    stage, tasks = first_stage(recipe)
+    tasks, path = tasks[:limit], model or recipe.model.path
+    asked = [replace(t, question=recipe.model.task_prompt.replace(QUESTION, t.question)).messages for t in tasks]
+    shown = [{"messages": messages} for messages in asked]
+    tokenizer = build_tokenizer(recipe, shown) if path == "scratch" else load_tokenizer(path)
+    counts, room, failures = Counter(correct=0), asyncio.Semaphore(recipe.engine.max_running), list[str]()
+
+    async def attempt(agent: Agent, teacher: Teacher, task: Task, messages: list[Any]) -> list[dict[str, Any]]:
+        key = TrajectoryKey(seed=recipe.run.seed, step=1, task_id=task.id, sibling=0)
+        try:
+            async with room, asyncio.timeout(recipe.engine.trajectory_timeout_s) as clock:
+                session = TeacherSession(teacher, agent, key, deadline=clock.when())
+                turns = await session.solve(messages)
+                seen = Attempt(task=task, turns=turns, is_truncated=session.finish is not None)
+                outcome = await agent.judge.score(seen, deadline=clock.when())
+        except (RequestError, SandboxError, ToolFailure, TimeoutError) as error:
+            failures.append(str(error) or "the attempt's time was over")
+            return []
+        is_correct = isinstance(outcome, Scored) and outcome.is_correct
+        counts["correct"] += is_correct
+        return session.conversations() if is_correct or not only_correct else []
+
+    async def work() -> list[list[dict[str, Any]]]:
+        async with open_sandbox(recipe) as sandbox, aiohttp.ClientSession() as http:
+            limits = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
+            agent = make_agent(recipe, cast("Any", None), chat_format(recipe, tokenizer), sandbox, **limits)
+            teacher = Teacher(http=http, url=url, model=name, api_key=os.environ.get(KEY_VARIABLE, ""))
+            with working(f"{len(tasks)} tasks of the teacher"):
+                return await asyncio.gather(*(attempt(agent, teacher, *one) for one in zip(tasks, asked, strict=True)))
+
+    with StatusLine():
+        rows = [json.dumps(row) + "\n" for found in run_to_end(work()) for row in found]
+    if len(failures) == len(tasks):
+        raise ConfigError(f"every attempt failed; the last one: {failures[-1]}")
+    write_or_rescue(out.parent, lambda folder: _write_lines(folder / out.name, rows))
+    return {"attempts": len(tasks), **counts, "failed": len(failures), "conversations": len(rows)}
+
+
 async def _all_steps(
     recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int, log: ConsoleLog
 ) -> dict[str, float]:
@@ -149,3 +220,7 @@ def _write(path: Path, selection: Selection, stage: StageConfig, decode: Callabl
         path,
         (to_record(t, v, stage=stage.name, num_answers=num_answers(t), decode=decode) for t, v in selection.verdicts),
     )
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(lines), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from rocstar.engine.gateway.teacher import Teacher, TeacherSession
 from rocstar.train.learner.sft import read_conversations
 from tests.engine.gateway.test_gateway import KEY, USER, Client, make_agent
 from tests.fakes.teacher import Answer, calls, chat_endpoint
+from tests.patience import PATIENCE_S
 
 ADD = {"type": "function", "function": {"name": "add", "description": "", "parameters": {"type": "object"}}}
 SYSTEM = {"role": "system", "content": "Use add."}
@@ -35,11 +37,12 @@ async def taught(answer: Answer, requests: list[dict[str, Any]], **limits: Any) 
     sessions = Sessions()
     async with (
         chat_endpoint(answer, requests) as url,
-        Teacher(url, model="large", api_key="k", max_requests=4, timeout_s=20.0) as teacher,
         open_gateway(sessions, model="policy", max_context=None) as gateway,
         aiohttp.ClientSession() as http,
     ):
-        session = TeacherSession(teacher, make_agent([], **limits), KEY)
+        teacher = Teacher(http=http, url=url, model="large", api_key="k")
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        session = TeacherSession(teacher, make_agent([], **limits), KEY, deadline=deadline)
         secret = sessions.open(session)
         yield Client(session, gateway, secret, http)
         await sessions.close(secret)
