@@ -10,6 +10,7 @@ results the tool messages of later requests.
 from __future__ import annotations
 
 import asyncio
+import json
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,7 +25,7 @@ from rocstar.engine.gateway.tool_errors import is_error_text
 from rocstar.engine.inference.base import InferenceError, StopReason
 from rocstar.engine.progress.progress import turn_ended
 from rocstar.engine.rollout.rollout import Agent, AgentFailure, Draft
-from rocstar.engine.types import FinishReason, Given, Task, ToolResult, Turn
+from rocstar.engine.types import FinishReason, Given, Task, ToolCall, ToolResult, Turn
 
 Solve = Callable[[Task, AgentClient], Awaitable[Given]]
 """An agent: works on a task with the model at the client's address. Raises AgentFailure."""
@@ -33,8 +34,10 @@ Solve = Callable[[Task, AgentClient], Awaitable[Given]]
 class GatewayHarness:
     """Runs an agent on each task, with a session of the gateway for the attempt."""
 
-    def __init__(self, gateway: Gateway, solve: Solve) -> None:
-        self._gateway, self._solve = gateway, solve
+    def __init__(
+        self, gateway: Gateway, solve: Solve, open_session: Callable[..., AgentSession] = AgentSession
+    ) -> None:
+        self._gateway, self._solve, self._open_session = gateway, solve, open_session
 
     async def converse(self, agent: Agent, draft: Draft) -> None:
         """Let the agent work until it ends, its clock does, or it has failed behind a limit.
@@ -49,7 +52,7 @@ class GatewayHarness:
             clock.sign()  # a request is a sign of life
             return clock.latest
 
-        session = AgentSession(agent, draft.key, max_context=gateway.max_context, deadline=deadline)
+        session = self._open_session(agent, draft.key, max_context=gateway.max_context, deadline=deadline)
         secret = gateway.sessions.open(session)
         client = AgentClient(url=gateway.url, api_key=secret, model=gateway.model)
         failure: AgentFailure | InferenceError | None = None
@@ -100,8 +103,10 @@ def write_draft(draft: Draft, graph: MessageGraph, chat: ChatFormat) -> None:
 def _turn(node: TurnNode, start: int, reported: dict[str, Message], chat: ChatFormat) -> Turn:
     """The turn of a node. An undecodable call, which its agent gets as text, has an error for a result."""
     ids, stopped = node.generation.ids, node.generation.finish is StopReason.stop
-    text = chat.turn_text(ids)
+    text = chat.turn_text(ids) if ids else node.message.text
     calls = chat.calls(text, node.functions) if stopped and node.functions else ()
+    if not ids:  # of a teacher, whose tokens are unknown
+        calls = tuple(ToolCall(name=c.name, arguments=json.loads(c.arguments or "{}")) for c in node.message.calls)
     results: tuple[ToolResult, ...] = ()
     if any(call.malformed is not None for call in calls):
         results = (ToolResult(status="malformed_call", is_error=True, text=""),) * len(calls)

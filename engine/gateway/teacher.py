@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
 
 from rocstar.engine.gateway.dialects import chat
 from rocstar.engine.gateway.graph import template_messages
+from rocstar.engine.gateway.harness import write_draft
 from rocstar.engine.gateway.messages import Finish, Message, Request, SampledTurn
 from rocstar.engine.gateway.session import AgentSession, conversation_error
-from rocstar.engine.inference.base import Generation, InferenceError, StopReason
-from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.seeds import stream_of
+from rocstar.engine.inference.base import Generation, Inference, InferenceError, KvLoad, StopReason
+from rocstar.engine.inference.weights import WeightSource
+from rocstar.engine.rollout.rollout import Agent, Draft
 from rocstar.engine.tools.results import cut_middle
-from rocstar.engine.types import FinishReason, ToolCall, TrajectoryKey, Turn
+from rocstar.engine.types import FinishReason, Task, TrajectoryKey
 from rocstar.sandbox.http.errors import RequestError
 
 NO_TOKENS = Generation(ids=(), logprobs=(), version_spans=(), finish=StopReason.stop, cached_tokens=0)
@@ -38,6 +39,8 @@ class Teacher:
     url: str
     model: str
     api_key: str = ""
+    sessions: dict[str, TeacherSession] = field(default_factory=dict)
+    """Of each attempt, by its key."""
 
     async def answer(self, request: Request, *, max_tokens: int) -> tuple[Message, Finish]:
         """Return the answer to a request, and why it ended. InferenceError: the endpoint cannot be reached, or does
@@ -77,10 +80,11 @@ def chat_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 class TeacherSession(AgentSession):
     """One attempt of an agent with the teacher. Tokens are unknown: `graph` has the messages alone."""
 
-    def __init__(self, teacher: Teacher, agent: Agent, key: TrajectoryKey, *, deadline: float | None) -> None:
-        """agent: its limits; its chat format is that of the model that will learn. deadline: a `loop.time()`."""
-        super().__init__(agent, key, deadline=lambda: deadline)
+    def __init__(self, teacher: Teacher, agent: Agent, key: TrajectoryKey, **options: Any) -> None:
+        """agent: its limits; its chat format is that of the model that will learn. options: as of `AgentSession`."""
+        super().__init__(agent, key, **options)
         self._teacher = teacher
+        teacher.sessions[str(key)] = self
 
     def conversations(self) -> list[dict[str, Any]]:
         """Return a row {"messages", "tools"} for each conversation that no later request continued.
@@ -101,29 +105,6 @@ class TeacherSession(AgentSession):
                 shown = template_messages([written.get(m.key, m) for m in messages])
                 rows.append({"messages": shown, "tools": list(nodes[leaf].functions)})
         return rows
-
-    async def solve(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
-        """Let the teacher answer these messages with the agent's tools. Return its turns, whose tokens are unknown.
-
-        Raises RequestError, SandboxError, ToolFailure or TimeoutError for an attempt that failed.
-        """
-        said = chat.read({"model": "teacher", "messages": chat_messages(messages)}).messages
-        functions, limit = tuple(self.agent.chat.tools), self.agent.limits.max_tool_tokens
-        turns: list[Turn] = []
-        async with self.agent.tools.open(seed=stream_of(self.key, purpose="tools")) as tools:
-            while self.finish is None:
-                request = Request(model="teacher", messages=said, functions=functions)
-                message = (await self.sample(request, len(said).to_bytes(4, "big"))).message
-                calls = tuple(ToolCall(name=c.name, arguments=json.loads(c.arguments or "{}")) for c in message.calls)
-                turns.append(Turn(start=0, end=0, text=message.text, stopped=True, calls=calls))
-                if not calls:
-                    break
-                results = await tools.execute(calls, turn=len(turns), deadline=self._deadline())
-                turns[-1] = replace(turns[-1], results=results)
-                texts = [cut_middle(result.text, self.agent.chat.tokenizer, limit) for result in results]
-                pairs = zip(message.calls, texts, strict=True)
-                said = (*said, message, *(Message(role="tool", text=text, call_id=call.id) for call, text in pairs))
-        return tuple(turns)
 
     async def _sample(self, request: Request) -> SampledTurn:
         self._check_open()
@@ -148,3 +129,50 @@ class TeacherSession(AgentSession):
         generation = replace(NO_TOKENS, finish=StopReason.length if self.finish else StopReason.stop)
         self.graph.add(prompt, generation, message)
         return self._turn(request, message, finish, prompt, generation)
+
+
+class TeacherLoop:
+    """The built-in turn loop, by messages: the teacher's calls run in the agent's tools until it answers.
+
+    messages: those of a task.
+    """
+
+    def __init__(self, teacher: Teacher, messages: Callable[[Task], Sequence[Mapping[str, Any]]]) -> None:
+        self._teacher, self._messages = teacher, messages
+
+    async def converse(self, agent: Agent, draft: Draft) -> None:
+        """As of `Harness`. Raises InferenceError if the teacher failed."""
+        said = chat.read({"model": "teacher", "messages": chat_messages(self._messages(draft.task))}).messages
+        session = TeacherSession(self._teacher, agent, draft.key, deadline=lambda: draft.clock.latest)
+        functions, limit = tuple(agent.chat.tools), agent.limits.max_tool_tokens
+        draft.clock.start()
+        async with agent.tools.open(seed=draft.tool_seed) as tools:
+            while session.finish is None:
+                async with draft.clock.waiting(draft.name, "the teacher", kind="generate"):
+                    request = Request(model="teacher", messages=said, functions=functions)
+                    try:
+                        message = (await session.sample(request, len(said).to_bytes(4, "big"))).message
+                    except RequestError as error:
+                        raise session.failure or InferenceError("bad_reply", str(error), retryable=False) from None
+                write_draft(draft, session.graph, agent.chat)
+                if not message.calls or session.finish is not None:
+                    break
+                results = await agent.reply(draft, tools)
+                assert isinstance(results, tuple), "a teacher has no counterpart"
+                texts = [cut_middle(result.text, agent.chat.tokenizer, limit) for result in results]
+                pairs = zip(message.calls, texts, strict=True)
+                said = (*said, message, *(Message(role="tool", text=text, call_id=call.id) for call, text in pairs))
+        draft.finish = session.finish or FinishReason.answered
+
+
+class NoEngine(Inference):
+    """In the place of an engine: a teacher takes messages, no ids."""
+
+    async def generate(self, ids: list[int], **options: Any) -> Generation:
+        raise InferenceError("no_engine", "a teacher takes messages, no ids", retryable=False)
+
+    def load(self) -> KvLoad:
+        return KvLoad(total=0, used=0, running=0, waiting=0)
+
+    async def publish(self, version: int, source: WeightSource | None = None) -> None:
+        raise InferenceError("frozen", "a teacher's weights are not ours", retryable=False)

@@ -11,36 +11,31 @@ with this model, whichever steps came before.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import aiohttp
 
-from rocstar.engine.gateway.teacher import Teacher, TeacherSession
-from rocstar.engine.progress.progress import working
+from rocstar.engine.gateway.teacher import NoEngine, Teacher, TeacherLoop, TeacherSession
+from rocstar.engine.nodes.grants import Window
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.record.files import record_files
 from rocstar.engine.record.json_record import to_record
 from rocstar.engine.record.reading import write_records
-from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.tools.tool import ToolFailure
-from rocstar.engine.types import Attempt, Scored, Task, TrajectoryKey
-from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.types import SandboxError
+from rocstar.engine.types import Failed, Group, Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_share
+from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_attempts, run_share
 from rocstar.train.evaluation.saved_model import open_engine_and_agent, run_to_end, with_model
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
-from rocstar.train.groups.source import LiveGroups
+from rocstar.train.groups.source import LiveGroups, Roller
 from rocstar.train.learner.cold_start import build_tokenizer
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
@@ -58,6 +53,7 @@ from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, claim, dis
 from rocstar.train.record.targets import check_file, write_or_rescue
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.harness import open_harness
 from rocstar.train.serving.openai import KEY_VARIABLE
 from rocstar.train.tasks.chat_format import chat_format
 from rocstar.train.tasks.data import TaskCursor
@@ -136,40 +132,40 @@ def record_teacher(
     out, recipe = out.resolve(), dated(recipe, model)
     stage, tasks = first_stage(recipe)
     tasks, path = tasks[:limit], model or recipe.model.path
-    asked = [replace(t, question=recipe.model.task_prompt.replace(QUESTION, t.question)).messages for t in tasks]
-    shown = [{"messages": messages} for messages in asked]
-    tokenizer = build_tokenizer(recipe, shown) if path == "scratch" else load_tokenizer(path)
-    counts, room, failures = Counter(correct=0), asyncio.Semaphore(recipe.engine.max_running), list[str]()
+    asked = {t.id: replace(t, question=recipe.model.task_prompt.replace(QUESTION, t.question)).messages for t in tasks}
+    rows = [{"messages": messages} for messages in asked.values()]
+    tokenizer = build_tokenizer(recipe, rows) if path == "scratch" else load_tokenizer(path)
+    groups: list[Group] = []
 
-    async def attempt(agent: Agent, teacher: Teacher, task: Task, messages: list[Any]) -> list[dict[str, Any]]:
-        key = TrajectoryKey(seed=recipe.run.seed, step=1, task_id=task.id, sibling=0)
-        try:
-            async with room, asyncio.timeout(recipe.engine.trajectory_timeout_s) as clock:
-                session = TeacherSession(teacher, agent, key, deadline=clock.when())
-                turns = await session.solve(messages)
-                seen = Attempt(task=task, turns=turns, is_truncated=session.finish is not None)
-                outcome = await agent.judge.score(seen, deadline=clock.when())
-        except (RequestError, SandboxError, ToolFailure, TimeoutError) as error:
-            failures.append(str(error) or "the attempt's time was over")
-            return []
-        is_correct = isinstance(outcome, Scored) and outcome.is_correct
-        counts["correct"] += is_correct
-        return session.conversations() if is_correct or not only_correct else []
+    async def keep(group: Group) -> None:
+        groups.append(group)
 
-    async def work() -> list[list[dict[str, Any]]]:
+    async def work() -> dict[str, TeacherSession]:
         async with open_sandbox(recipe) as sandbox, aiohttp.ClientSession() as http:
-            limits = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
-            agent = make_agent(recipe, cast("Any", None), chat_format(recipe, tokenizer), sandbox, **limits)
             teacher = Teacher(http=http, url=url, model=name, api_key=os.environ.get(KEY_VARIABLE, ""))
-            with working(f"{len(tasks)} tasks of the teacher"):
-                return await asyncio.gather(*(attempt(agent, teacher, *one) for one in zip(tasks, asked, strict=True)))
+            limits = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
+            agent = make_agent(recipe, NoEngine(), chat_format(recipe, tokenizer), sandbox, **limits)
+            sessions = partial(TeacherSession, teacher)
+            async with open_harness(recipe.agent, sandbox, log=None, max_context=None, open_session=sessions) as own:
+                harness = own or TeacherLoop(teacher, lambda task: asked[task.id])
+                roller = Roller(agent=replace(agent, harness=harness))
+                window = Window(size=1, trajectories=lambda: recipe.engine.max_running)
+                await run_attempts(
+                    roller, tasks, 1, recipe.run.seed, 1, in_flight=window, on_group=keep, what="teacher"
+                )
+            return teacher.sessions
 
     with StatusLine():
-        rows = [json.dumps(row) + "\n" for found in run_to_end(work()) for row in found]
-    if len(failures) == len(tasks):
-        raise ConfigError(f"every attempt failed; the last one: {failures[-1]}")
-    write_or_rescue(out.parent, lambda folder: _write_lines(folder / out.name, rows))
-    return {"attempts": len(tasks), **counts, "failed": len(failures), "conversations": len(rows)}
+        sessions = run_to_end(work())
+    ended = [trajectory for group in groups for trajectory in group.trajectories]
+    failed = [t.outcome.detail for t in ended if isinstance(t.outcome, Failed)]
+    if len(failed) == len(ended):
+        raise ConfigError(f"every attempt failed; the last one: {failed[-1]}")
+    correct = [t for t in ended if isinstance(t.outcome, Scored) and t.outcome.is_correct]
+    kept = correct if only_correct else [t for t in ended if isinstance(t.outcome, Scored)]
+    lines = [json.dumps(row) + "\n" for t in kept for row in sessions[str(t.key)].conversations()]
+    write_or_rescue(out.parent, lambda folder: _write_lines(folder / out.name, lines))
+    return {"attempts": len(ended), "correct": len(correct), "failed": len(failed), "conversations": len(lines)}
 
 
 async def _all_steps(

@@ -21,11 +21,11 @@ MODEL = "policy"
 
 @contextlib.asynccontextmanager
 async def open_harness(
-    config: AgentConfig, sandbox: object, *, log: Path | None, max_context: int | None
+    config: AgentConfig, sandbox: object, *, log: Path | None, max_context: int | None, **sessions: Any
 ) -> AsyncIterator[Harness | None]:
     """Open the gateway on a free port of the loopback interface; None for the built-in loop.
 
-    log: the end of each program's output is appended there.
+    log: the end of each program's output is appended there. sessions: `open_session` of the harness.
     """
     if config.kind == "builtin":
         yield None
@@ -40,7 +40,7 @@ async def open_harness(
     if config.kind != "program":
         solve = function_agent(_load_function(config), sandbox, config.args)
     async with open_gateway(Sessions(), model=MODEL, max_context=max_context) as gateway:
-        yield GatewayHarness(gateway, solve)
+        yield GatewayHarness(gateway, solve, **sessions)
 
 
 def check_agent(config: AgentConfig) -> None:

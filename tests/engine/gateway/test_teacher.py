@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,6 @@ from rocstar.engine.gateway.teacher import Teacher, TeacherSession
 from rocstar.train.learner.sft import read_conversations
 from tests.engine.gateway.test_gateway import KEY, USER, Client, make_agent
 from tests.fakes.teacher import Answer, calls, chat_endpoint
-from tests.patience import PATIENCE_S
 
 ADD = {"type": "function", "function": {"name": "add", "description": "", "parameters": {"type": "object"}}}
 SYSTEM = {"role": "system", "content": "Use add."}
@@ -41,8 +39,7 @@ async def taught(answer: Answer, requests: list[dict[str, Any]], **limits: Any) 
         aiohttp.ClientSession() as http,
     ):
         teacher = Teacher(http=http, url=url, model="large", api_key="k")
-        deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        session = TeacherSession(teacher, make_agent([], **limits), KEY, deadline=deadline)
+        session = TeacherSession(teacher, make_agent([], **limits), KEY)
         secret = sessions.open(session)
         yield Client(session, gateway, secret, http)
         await sessions.close(secret)
