@@ -76,7 +76,8 @@ def test_a_tiny_model_learns_the_form_of_what_a_teacher_did(workshop: Any, tmp_p
 HARNESS = """
 import aiohttp
 
-TOSS = {"name": "toss", "description": "", "parameters": {"type": "object", "properties": {"coin": {"type": "string"}}}}
+COIN = {"type": "object", "properties": {"coin": {"type": "string"}}}
+TOSS = {"name": "toss", "description": "", "parameters": COIN}
 
 
 async def solve(task, client, sandbox):
