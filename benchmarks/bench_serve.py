@@ -92,9 +92,7 @@ async def serve_for(pipe: Connection, script: str, keeps: str) -> None:
     async with AsyncExitStack() as stack:
         kept = None
         if keeps:
-            folder = ConversationStore(
-                Path(keeps), decode=agent.chat.decode, num_answers=lambda text: 1, temperature=1.0
-            )
+            folder = ConversationStore(Path(keeps), decode=agent.chat.decode, num_answers=lambda t: 1, temperature=1.0)
             kept = await stack.enter_async_context(folder)
         endpoint = await stack.enter_async_context(open_endpoint(agent, options, store=kept))
         pipe.send(endpoint.url)

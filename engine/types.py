@@ -5,6 +5,7 @@ Shapes: a trajectory's columns `ids` and `logprobs` have one entry per token, pr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -202,6 +203,21 @@ class VersionSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The result of a foreign agent: an answer, a reward, or neither."""
+
+    answer: str | None = None
+    reward: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.answer, str | None):
+            raise ValueError(f"answer is {self.answer!r:.80}; give a text or null")
+        is_number = isinstance(self.reward, int | float) and math.isfinite(self.reward)
+        if self.reward is not None and not is_number:
+            raise ValueError(f"reward is {self.reward!r:.80}; give a finite number or null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """The view of a judge on a trajectory: the task, and all turns of the policy."""
 
@@ -210,6 +226,8 @@ class Attempt:
     """Every completion of the policy with its tool calls and their results, in order."""
     is_truncated: bool
     """A limit ended the attempt before the policy had finished its answer."""
+    given: Given | None = None
+    """The result of a foreign agent; None of the built-in turn loop."""
 
     @property
     def text(self) -> str:
@@ -291,11 +309,15 @@ def _frozen(column: npt.NDArray[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
-    """All turns of one attempt at a task.
+    """All turns of one attempt at a task, as one sequence of tokens or several, one behind the other.
+
+    An agent that edits its history, or runs another one, samples in several sequences: `starts` has the index of
+    each one's first token. Of a token that several sequences contain, the first one has the sample; in the others
+    it is context, which is `prompt`.
 
     Columns may be any sequence, with None for a missing log-prob; they become read-only arrays.
 
-    Invariants: segments tile [0, len(ids)) in order, the first is the prompt; logprobs[i] is NaN
+    Invariants: segments tile [0, len(ids)) in order, the first of each sequence is its prompt; logprobs[i] is NaN
     unless token i was written by the policy; every policy token lies in exactly one version span.
     """
 
@@ -312,9 +334,17 @@ class Trajectory:
     outcome: Outcome
     times: TrajectoryTimes | None = None
     """None in old records without times."""
+    starts: tuple[int, ...] = (0,)
+    given: Given | None = None
+    """The result of a foreign agent; None of the built-in turn loop."""
 
     def __post_init__(self) -> None:
-        """Convert sequences to columns. Raise ValueError for an invalid token id."""
+        """Convert sequences to columns. Raise ValueError for an invalid token id, or starts that are none."""
+        prompts = {s.start for s in self.segments if s.origin is Origin.prompt}
+        if self.starts != (0,) and not (
+            self.starts[0] == 0 and prompts.issuperset(self.starts) and sorted(set(self.starts)) == list(self.starts)
+        ):
+            raise ValueError(f"starts {self.starts!r:.80} are not 0 and later starts of prompts, in order")
         ids = np.asarray(self.ids)
         if len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= 1 << 31):
             raise ValueError("a token id is not a whole number of 31 bits")
@@ -345,7 +375,13 @@ class Trajectory:
 
     @property
     def response_length(self) -> int:
-        return len(self.ids) - self.prompt_length
+        """Tokens behind the prompt of each sequence."""
+        return len(self.ids) - sum(s.end - s.start for s in self.segments if s.start in self.starts)
+
+    @property
+    def sequences(self) -> tuple[slice, ...]:
+        """The tokens of each sequence."""
+        return tuple(slice(a, b) for a, b in itertools.pairwise((*self.starts, len(self.ids))))
 
     @property
     def num_policy_tokens(self) -> int:

@@ -19,6 +19,7 @@ RUN_BY_TESTS = {
     "callbacks.md",
     "chat.md",
     "data.md",
+    "own-agent.md",
     "own-data.md",
     "own-engine.md",
     "own-reward.md",

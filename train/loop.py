@@ -177,7 +177,9 @@ def prepare(
         metrics["policy/staleness_max"] = float(batch.staleness)
     updates = pack_updates(selection, recipe, step=step, ranks=ranks, cost=cost)
     if selection.kept:
-        metrics["batch/over_budget"] = float(sum(len(t.ids) - 1 > rl.tokens_per_microbatch for t in selection.kept))
+        metrics["batch/over_budget"] = float(
+            sum(s.stop - s.start - 1 > rl.tokens_per_microbatch for t in selection.kept for s in t.sequences)
+        )
         wanted = min(rl.num_updates_per_batch, len(selection.kept))
         metrics["batch/empty_updates"] = float(wanted - len(updates))
     return selection, metrics, updates

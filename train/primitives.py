@@ -21,48 +21,21 @@ The built-in loop (loop.py) and turn loop (engine/rollout/rollout.py) are made o
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, Draft, Policy, grade
 from rocstar.engine.types import Group, Task, Trajectory, TrajectoryKey
-from rocstar.sandbox.types import ExecRequest, ExecResult, Sandbox
+from rocstar.sandbox.types import ExecRequest, Sandbox
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
-from rocstar.train.groups.selection import ResampledGroup, Selection, resample_on_correct
+from rocstar.train.groups.selection import Selection, resample_on_correct
 from rocstar.train.groups.source import agent_for
-from rocstar.train.learner.batch import MicroBatch
-from rocstar.train.learner.learner import LossSettings
-from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.settings import loss_settings
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.loop import begin_loop, publish, record, save
 from rocstar.train.run import Run
 from rocstar.train.tasks.data import TaskCursor
 
+# fmt: off
 __all__ = [
-    "Agent",
-    "Draft",
-    "ExecRequest",
-    "ExecResult",
-    "Group",
-    "LearnerTeam",
-    "LossSettings",
-    "LossStats",
-    "MicroBatch",
-    "Policy",
-    "ResampledGroup",
-    "Run",
-    "Sandbox",
-    "Selection",
-    "Task",
-    "TaskCursor",
-    "Trajectory",
-    "TrajectoryKey",
-    "agent_for",
-    "begin_loop",
-    "grade",
-    "loss_settings",
-    "pack_updates",
-    "publish",
-    "record",
-    "resample_on_correct",
-    "rollout_metrics",
-    "run_group",
-    "save",
+    "Agent", "Draft", "ExecRequest", "Group", "LearnerTeam", "Policy", "Run", "Sandbox", "Selection", "Task",
+    "TaskCursor", "Trajectory", "TrajectoryKey", "agent_for", "begin_loop", "grade", "loss_settings", "pack_updates",
+    "publish", "record", "resample_on_correct", "rollout_metrics", "run_group", "save",
 ]
+# fmt: on

@@ -35,12 +35,12 @@ from rocstar.engine.record.compression import (
 )
 from rocstar.engine.record.json_record import (
     decode_outcome,
+    decode_rest,
     decode_task,
-    decode_times,
     decode_turn,
     encode_outcome,
+    encode_rest,
     encode_task,
-    encode_times,
     encode_turn,
 )
 from rocstar.engine.types import FinishReason, Origin, Segment, Task, Trajectory, TrajectoryKey, VersionSpan
@@ -89,7 +89,7 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
         "finish_reason": t.finish_reason.value,
         "outcome": encode_outcome(t.outcome),
         "num": [len(t.ids), len(t.logprobs)],
-        **({} if t.times is None else {"times": encode_times(t.times)}),
+        **encode_rest(t),
     }
     has_T = ~np.isnan(t.logprobs)
     values = t.logprobs[has_T]
@@ -209,7 +209,7 @@ def _framed(key: TrajectoryKey, fields: Mapping[str, Any], parts: Sequence[memor
         turns=tuple(decode_turn(turn) for turn in fields["turns"]),
         finish_reason=FinishReason(fields["finish_reason"]),
         outcome=decode_outcome(fields["outcome"]),
-        times=decode_times(fields.get("times")),
+        **decode_rest(fields),
     )
     return Framed(trajectory=trajectory, texts=fields["texts"])
 

@@ -10,6 +10,7 @@ from rocstar.engine.plain_json import from_plain, to_plain
 from rocstar.engine.types import (
     Failed,
     FinishReason,
+    Given,
     Origin,
     Outcome,
     Scored,
@@ -80,7 +81,26 @@ def record_of(
         "advantage": advantage if isinstance(advantage, float | int | None) else list(advantage),
         "seed": [t.key.seed, t.key.step, t.key.sibling],
         "num_answers": num_answers,
+        **encode_rest(t),
+    }
+
+
+def encode_rest(t: Trajectory) -> dict[str, Any]:
+    """Return the fields of a trajectory that few records have."""
+    return {
         **({} if t.times is None else {"times": encode_times(t.times)}),
+        **({} if t.starts == (0,) else {"starts": list(t.starts)}),
+        **({} if t.given is None else {"given": asdict(t.given)}),
+    }
+
+
+def decode_rest(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return these fields of a record, as arguments of `Trajectory`."""
+    given = record.get("given")
+    return {
+        "times": decode_times(record.get("times")),
+        "starts": tuple(record.get("starts", (0,))),
+        "given": None if given is None else Given(**given),
     }
 
 
@@ -165,7 +185,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         turns=tuple(decode_turn(turn) for turn in record["turns"]),
         finish_reason=FinishReason(record["finish_reason"]),
         outcome=decode_outcome(record["outcome"]),
-        times=decode_times(record.get("times")),
+        **decode_rest(record),
     )
 
 

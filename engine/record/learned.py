@@ -22,7 +22,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -76,6 +76,11 @@ class LearnedTokens:
         return len(self.gaps)
 
 
+def sequence_name(name: str, number: int) -> str:
+    """The name of a trajectory's sequence for the learner: the trajectory's name, and of later ones a number."""
+    return f"{name}#{number}" if number else name
+
+
 def learned_path(folder: Path, step: int, rank: int) -> Path:
     """The path of a rank's token statistics of a step."""
     return folder / f"step_{step:06d}.r{rank:03d}{LEARNED}"
@@ -114,9 +119,17 @@ class LearnedStep:
         ranks = self._files[0].ranks if self._files else 0
         self._files = [file for file in self._files[:ranks] if file.ranks == ranks]
 
-    def find(self, name: str) -> LearnedTokens | None:
-        """Return the statistics of the trajectory of this name (`str` of its key); None if no rank learned
-        from it."""
+    def find(self, name: str, num_sequences: int = 1) -> LearnedTokens | None:
+        """Return the statistics of the trajectory of this name (`str` of its key), sequence after sequence; None
+        if no rank learned from it."""
+        found = [one for k in range(num_sequences) if (one := self._find(sequence_name(name, k))) is not None]
+        if len(found) <= 1:
+            return found[0] if found else None
+        return LearnedTokens(
+            **{f.name: np.concatenate([getattr(one, f.name) for one in found]) for f in fields(found[0])}
+        )
+
+    def _find(self, name: str) -> LearnedTokens | None:
         number = task_number(name)
         for file in self._files:
             hits = np.flatnonzero(file.places["name"] == number)

@@ -5,8 +5,8 @@
                Policy.sample  Agent.reply -> Draft.answer                                  grade
 
 A trajectory waits for its turn, its tools and its judge; only its group waits for it. Token ids are appended
-and never re-made from text. Infrastructure failures (InferenceError, SandboxError, ToolFailure, an expired
-clock) end in Failed, which has no reward. The resources of its tools are released when the last turn ends,
+and never re-made from text. Infrastructure failures (InferenceError, SandboxError, ToolFailure, AgentFailure, an
+expired clock) end in Failed, which has no reward. The resources of its tools are released when the last turn ends,
 before the judge, in every case. Its clock runs from its first grant (clock.py).
 """
 
@@ -36,6 +36,7 @@ from rocstar.engine.types import (
     Attempt,
     Failed,
     FinishReason,
+    Given,
     Origin,
     Outcome,
     Segment,
@@ -85,6 +86,27 @@ class RolloutLimits:
     max_turns: int
     max_tool_tokens: int
     timeout_s: float
+
+
+class AgentFailure(Exception):
+    """A foreign agent failed: the trajectory becomes Failed and has no reward."""
+
+    retryable = False
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+class Harness(Protocol):
+    """Runs a foreign agent in the place of the turn loop."""
+
+    async def converse(self, agent: Agent, draft: Draft) -> None:
+        """Let it work on the draft's task until it ends or a limit of `agent` is reached.
+
+        Write its samples and its result into the draft, and why it ended.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +182,8 @@ class Agent(Policy):
     judge: Judge
     counterpart: Counterpart | None = None
     """Answers in the place of `tools`, where a task brings its own other side."""
+    harness: Harness | None = None
+    """Runs a foreign agent in the place of the turn loop, unless a task set brings a `counterpart` or `functions`."""
 
     @contextlib.asynccontextmanager
     async def attempt(
@@ -177,7 +201,7 @@ class Agent(Policy):
                 self.inference.on_tokens(request_id, lambda place, token: clock.sign())
             try:
                 yield draft
-            except (InferenceError, SandboxError, ToolFailure) as error:
+            except (InferenceError, SandboxError, ToolFailure, AgentFailure) as error:
                 draft.outcome = Failed(kind=error.kind, retryable=error.retryable, detail=str(error))
             except TimeoutError:
                 draft.outcome = _late(clock, at_work=draft.finish is None)
@@ -198,7 +222,7 @@ class Agent(Policy):
 
 @dataclass(slots=True, kw_only=True)
 class Draft(GenerationBuilder):
-    """An attempt being written. Tokens are appended and never changed.
+    """An attempt being written. The turn loop appends tokens and never changes them.
 
     Attributes:
         turns: those of the policy so far.
@@ -220,6 +244,9 @@ class Draft(GenerationBuilder):
     ended_s: float = 0.0
     finish: FinishReason | None = None
     outcome: Outcome | None = None
+    starts: Sequence[int] = (0,)
+    given: Given | None = None
+    """Of a foreign agent, as of `Trajectory`."""
 
     @property
     def name(self) -> str:
@@ -281,6 +308,8 @@ class Draft(GenerationBuilder):
             finish_reason=self.finish or FinishReason.aborted,
             outcome=self.outcome,
             times=self._times(),
+            starts=tuple(self.starts),
+            given=self.given,
         )
 
     def _times(self) -> TrajectoryTimes:
@@ -290,7 +319,7 @@ class Draft(GenerationBuilder):
             granted_s=self.clock.granted_s,
             turns=tuple(
                 TurnTimes(written=written, calls=tuple(result.ran for result in turn.results))
-                for turn, written in zip(self.turns, self.written, strict=True)
+                for turn, written in zip(self.turns, self.written, strict=False)  # a foreign agent is not timed
             ),
             judged=self.judged,
         )
@@ -299,7 +328,7 @@ class Draft(GenerationBuilder):
 async def grade(judge: Judge, draft: Draft) -> Outcome:
     """Score an attempt that is over, within its clock."""
     is_truncated = draft.finish is not FinishReason.answered
-    attempt = Attempt(task=draft.task, turns=tuple(draft.turns), is_truncated=is_truncated)
+    attempt = Attempt(task=draft.task, turns=tuple(draft.turns), is_truncated=is_truncated, given=draft.given)
     start_s = draft.clock.now_s
     async with draft.clock.waiting(draft.name, "the judge", kind="judge"):
         draft.outcome = await judge.score(attempt, deadline=draft.clock.latest)
@@ -315,9 +344,12 @@ async def run_trajectory(
     granted: as of `Agent.attempt`.
     """
     async with agent.attempt(task, key, granted=granted) as draft:
-        async with agent.tools.open(seed=draft.tool_seed) as tools:
-            while await agent.sample(draft) is not None:
-                draft.answer(await agent.reply(draft, tools))
+        if agent.harness is not None and agent.counterpart is None and agent.functions is None:
+            await agent.harness.converse(agent, draft)
+        else:
+            async with agent.tools.open(seed=draft.tool_seed) as tools:
+                while await agent.sample(draft) is not None:
+                    draft.answer(await agent.reply(draft, tools))
         await grade(agent.judge, draft)
     return draft.trajectory()
 

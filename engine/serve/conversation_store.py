@@ -29,7 +29,7 @@ from rocstar.engine.record.files import FRAMES, INDEX
 from rocstar.engine.record.json_record import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, complete_frames
 from rocstar.engine.serve.conversation import UNJUDGED
-from rocstar.engine.types import Failed, Scored, Trajectory, TrajectoryKey, Turn
+from rocstar.engine.types import Failed, Scored, Trajectory, TrajectoryKey
 from rocstar.sandbox.http.errors import RequestError
 
 TRAJECTORIES, FEEDBACK = "trajectories", "feedback.jsonl"
@@ -73,7 +73,7 @@ class ConversationStore:
         Args:
             folder: the folder for `trajectories/` and `feedback.jsonl`; existing files are extended.
             decode: returns the text of token ids.
-            num_answers: returns the number of answers in some turns.
+            num_answers: returns the number of answers in a trajectory.
             temperature: the temperature of training.
             per_file: the number of conversations per file.
     """
@@ -83,7 +83,7 @@ class ConversationStore:
         folder: Path,
         *,
         decode: Callable[[Sequence[int]], str],
-        num_answers: Callable[[Sequence[Turn]], int],
+        num_answers: Callable[[Trajectory], int],
         temperature: float,
         per_file: int = PER_FILE,
     ) -> None:
@@ -256,7 +256,7 @@ class ConversationStore:
             for t, place in found.values():
                 bucket = "served" if isinstance(t.outcome, Scored) else "failed"
                 verdict = Verdict(bucket=bucket, penalty_error=None, penalty_format=None, advantage=None)
-                answers = self._num_answers(t.turns)
+                answers = self._num_answers(t)
                 judged.append(Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place))
             file.seal(judged, stage=STAGE)
 

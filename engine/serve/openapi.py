@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,7 +24,6 @@ from rocstar.engine.serve.requests import (
     FeedbackRequest,
     TokenizeRequest,
 )
-from rocstar.engine.serve.responses import SCHEMAS
 from rocstar.sandbox.http.openapi import (
     REF,
     RouteInfo,
@@ -35,6 +36,8 @@ from rocstar.sandbox.http.openapi import (
 )
 
 EVENTS, HTML, TEXT = "text/event-stream", "text/html", "text/plain"
+SCHEMAS = json.loads(Path(__file__).with_name("schemas.json").read_text(encoding="utf-8"))
+"""The schemas of response bodies by name; tests compare them with the responses."""
 TAGS = CONVERSATIONS, TOKENS, OPERATION = "conversations", "tokens", "operation"
 QUESTION = [{"role": "user", "content": "What is 17 times 23?"}]
 

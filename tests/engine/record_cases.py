@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rocstar.engine.types import (
     Failed,
     FinishReason,
+    Given,
     Origin,
     Scored,
     Segment,
@@ -111,6 +112,7 @@ trajectories = st.builds(
     outcome=st.builds(Scored, reward=st.sampled_from([0.0, 1.0]), method=text)
     | st.builds(Failed, kind=text, retryable=st.booleans(), detail=any_text),
     times=st.none() | times,
+    given=st.none() | st.builds(Given, answer=st.none() | any_text, reward=st.none() | st.just(0.5)),
 )
 
 

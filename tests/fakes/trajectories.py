@@ -127,3 +127,22 @@ def write_step_file(path: Path, records: Iterable[FakeRecord], *, stage: str = "
             )
         file.seal(judged, stage=stage)
     return path
+
+
+def branched_trajectory(**fields: Any) -> Trajectory:
+    """Return a trajectory of two sequences: 1 2 3 4 7 and 1 2 3 5 6. The policy sampled 2 3 and 7 in the first, 5 6
+    in the second, where 1 2 3 is context."""
+    prompt, policy, tool = Origin.prompt, Origin.policy, Origin.tool
+    parts = [(0, 1, prompt), (1, 3, policy), (3, 4, tool), (4, 5, policy), (5, 8, prompt), (8, 10, policy)]
+    plain = make_trajectory(FakeTurn(ids=(2, 3), answer=(4,)), FakeTurn(ids=(7,)))
+    turns = (*plain.turns, replace(plain.turns[0], start=8, end=10))
+    return replace(
+        plain,
+        ids=[1, 2, 3, 4, 7, 1, 2, 3, 5, 6],
+        logprobs=[None, -0.1, -0.2, None, -0.3, None, None, None, -0.4, -0.5],
+        segments=tuple(Segment(start=a, end=b, origin=origin) for a, b, origin in parts),
+        version_spans=(VersionSpan(start=0, end=10, version=0),),
+        turns=turns,
+        starts=(0, 5),
+        **fields,
+    )

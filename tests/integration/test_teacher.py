@@ -46,7 +46,7 @@ def toss(body: dict[str, Any]) -> dict[str, Any]:
     """Call the tool, then answer: wrong for every fourth question, and not at all for "Toss 18"."""
     number = int(next(m["content"] for m in body["messages"] if m["role"] == "user").removeprefix("Toss "))
     if number == 18:
-        return {"status": 500}
+        return {"status": 400}
     results = [m["content"] for m in body["messages"] if m["role"] == "tool"]
     if not results:
         return calls(TOOL, {"code": f"print({1 + (number % 2 if number % 4 else 1)})", "input": ""})
@@ -71,6 +71,51 @@ def test_a_tiny_model_learns_the_form_of_what_a_teacher_did(workshop: Any, tmp_p
     (boxed,) = (row["sft/boxed"] for row in read_rows(run) if "sft/boxed" in row)
     first = next(row for row in read_rows(run, "rl"))
     assert boxed >= 0.8 and first["tool/calls_mean"] >= 0.8, (boxed, first)
+
+
+HARNESS = """
+import aiohttp
+
+COIN = {"type": "object", "properties": {"coin": {"type": "string"}}}
+TOSS = {"name": "toss", "description": "", "parameters": COIN}
+
+
+async def solve(task, client, sandbox):
+    messages = [{"role": "system", "content": "Use toss."}, {"role": "user", "content": task.question}]
+    headers, body = {"Authorization": f"Bearer {client.api_key}"}, {"model": client.model}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        for _ in range(3):
+            body |= {"messages": messages, "tools": [{"type": "function", "function": TOSS}]}
+            async with http.post(f"{client.base_url}/chat/completions", json=body) as response:
+                message = (await response.json())["choices"][0]["message"]
+            if not message.get("tool_calls"):
+                return message["content"]
+            side = str(1 + int(task.question.split()[1]) % 2)
+            result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": side}
+            messages = [*messages, message, result]
+"""
+
+
+def follow(body: dict[str, Any]) -> dict[str, Any]:
+    """What the harness asks for: its tool, then the answer."""
+    last = body["messages"][-1]
+    if last["role"] == "user":
+        return calls("toss", {"coin": last["content"].removeprefix("Toss ")})
+    return {"role": "assistant", "content": f"<answer>\\boxed{{{last['content']}}}</answer>"}
+
+
+def test_a_tiny_model_learns_the_format_of_a_harness(workshop: Any, tmp_path: Path, read_rows: Rows) -> None:
+    (workshop.directory / "toss_harness.py").write_text(HARNESS)
+    out, run, agent = tmp_path / "taught.jsonl", tmp_path / "run", "--agent.kind=toss_harness:solve"
+    with teacher(follow) as (url, requests):
+        command = ["rollout", "coin.toml", agent, "--teacher-model=large", f"--out={out}", "--limit=12", "--json"]
+        ended = workshop.succeed(*command, f"--teacher={url}", "--only-correct")
+    assert json.loads(ended.stdout) == {"attempts": 12, "correct": 12, "failed": 0, "conversations": 12}
+    assert len(requests) == 24 and requests[1]["messages"][0] == {"role": "system", "content": "Use toss."}
+    options = [f"--sft.data={out}", "--sft.tools=row", "--sft.steps=120", "--stages.0.steps=1", "--stages.1.steps=1"]
+    workshop.succeed("train", "coin.toml", agent, "--output-dir", str(run), *options, "--stages.1.filter_rollouts=0")
+    first = next(row for row in read_rows(run, "rl"))
+    assert first["tool/calls_mean"] >= 0.8 and first["reward/mean"] >= 0.5, first
 
 
 def test_a_teacher_that_only_fails_is_one_error(workshop: Any, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from aiohttp import web
 
 from rocstar.engine.fleet.fleet import Fleet, FleetLimits
 from rocstar.engine.inference.base import Generation, Inference, InferenceError
-from rocstar.engine.inference.sglang.guard import descendants
+from rocstar.engine.inference.guard import descendants
 from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.engine.types import Failed, Group, Origin, Scored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.record.json_record import from_record
 from rocstar.engine.record.reading import read_folder
+from rocstar.engine.types import Scored
 from rocstar.train import primitives
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.model_config import ScratchConfig
@@ -133,7 +135,19 @@ def test_own_tool(tmp_path: Path) -> None:
 def test_own_loop(tmp_path: Path) -> None:
     follow("own-loop.md", tmp_path, outputs=1)
     page = (GUIDES / "own-loop.md").read_text(encoding="utf-8")
-    assert [name for name in primitives.__all__ if name[0].islower() and f"{name}(" not in page] == []
+    assert [
+        name for name, part in vars(primitives).items() if inspect.isfunction(part) and f"{name}(" not in page
+    ] == []
     records = list(read_folder(tmp_path / "runs" / "mine" / "trajectories"))
     assert len(records) == 32
     assert any("Is this the right program?" in s["text"] for record in records for s in record["segments"][2:3])
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+def test_own_agent(tmp_path: Path) -> None:
+    follow("own-agent.md", tmp_path, outputs=0)
+    for name in ("program", "function"):
+        records = [from_record(record) for record in read_folder(tmp_path / "runs" / name / "trajectories")]
+        assert len(records) == 2 * 4 and all(t.turns and t.given is not None for t in records)
+        assert all(isinstance(t.outcome, Scored) for t in records)
+        assert all(t.given.reward == (0.1 if name == "function" else None) for t in records if t.given)

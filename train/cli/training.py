@@ -198,18 +198,11 @@ def _record_teacher(recipe: Recipe, options: argparse.Namespace) -> int:
     if options.steps or options.resume or options.dry_run or not options.teacher_model:
         raise ConfigError("--teacher URL needs --teacher-model NAME, and takes no --steps, --resume and --dry-run")
     with loading():
-        from rocstar.train.evaluation.teacher_rollouts import record_teacher
+        from rocstar.train.evaluation.rollouts import record_teacher
 
-    counts = record_teacher(
-        recipe,
-        options.model,
-        url=options.teacher,
-        name=options.teacher_model,
-        out=options.out,
-        limit=options.limit or recipe.rl.tasks_per_step,
-        only_correct=options.only_correct,
-        force=options.force,
-    )
+    limit, teacher = options.limit or recipe.rl.tasks_per_step, {"url": options.teacher, "name": options.teacher_model}
+    kept = {"out": options.out, "only_correct": options.only_correct, "force": options.force}
+    counts = record_teacher(recipe, options.model, limit=limit, **teacher, **kept)
     texts = "  ".join(f"{name} {count}" for name, count in counts.items())
     print(json.dumps(counts) if options.json else f"wrote {options.out}: {texts}")
     return 0

@@ -20,7 +20,7 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.plan.preflight import Tasks
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.run import Live, Run
-from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import InitialPolicy, Learning, backend_of
 from rocstar.train.serving.nodes import open_nodes
 from rocstar.train.tasks.chat_format import chat_format
@@ -52,10 +52,10 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[Run]:
         async with (
             backend_of(recipe).open_learning(recipe, learning) as opened,
             open_nodes(recipe, opened.others, token, opened.engine.load, setup.listeners.note) as nodes,
+            open_agent(recipe, opened.engine, chat, sandbox, log=setup.run_dir / "logs" / "agent.log") as agent,
         ):
             if is_tuned and opened.publisher.version == 0:  # this engine has the model before the cold start
                 await opened.publisher.publish(1)
-            agent = make_agent(recipe, opened.engine, chat, sandbox)
             team.writer.use_tokenizer(tokenizer)
             live = Live(agent=agent, heldout=tasks.heldout, learned=tasks.learned, measure=opened.measure, nodes=nodes)
 

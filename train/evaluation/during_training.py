@@ -117,7 +117,7 @@ async def measure_cold_start(run: Run, stage: StageConfig, tasks: Sequence[Task]
     scored = [t for group in groups for t in group.scored]
     if not scored:
         return
-    boxed = sum(not t.is_truncated and extract_answer(t.turns).answer is not None for t in scored)
+    boxed = sum(not t.is_truncated and extract_answer(t).answer is not None for t in scored)
     run.log({"sft/boxed": boxed / len(scored)}, stage="sft", phase="eval")
     note = f"cold start: {boxed} of {len(scored)} greedy answers are in a box (sft/boxed)"
     if boxed < FEW_BOXED * len(scored):

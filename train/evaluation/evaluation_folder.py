@@ -192,7 +192,7 @@ class AttemptsFile:
                 dataclasses.replace(trajectory, times=None),  # equal attempts give equal bytes
                 evaluation_verdict(trajectory),
                 stage="eval",
-                num_answers=num_answers(trajectory.turns),
+                num_answers=num_answers(trajectory),
                 decode=decode,
             )
             lines.append(json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n")

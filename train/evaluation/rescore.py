@@ -126,7 +126,7 @@ class Regrader:
         attempt = to_attempt(t)
         if not isinstance(self._judge, MathJudge):
             return await self.outcome(attempt)
-        key = attempt.task.id, attempt.is_truncated, extract_answer(attempt.turns)
+        key = attempt.task.id, attempt.is_truncated, extract_answer(attempt)
         if key not in self._asked:
             self._asked[key] = asyncio.create_task(self.outcome(attempt))
         return await self._asked[key]

@@ -72,7 +72,7 @@ class Question:
 def to_attempt(trajectory: Trajectory) -> Attempt:
     """Return the judge's view of a trajectory."""
     is_truncated = trajectory.finish_reason is not FinishReason.answered
-    return Attempt(task=trajectory.task, turns=trajectory.turns, is_truncated=is_truncated)
+    return Attempt(task=trajectory.task, turns=trajectory.turns, is_truncated=is_truncated, given=trajectory.given)
 
 
 def group_by_question(trajectories: Iterable[Trajectory], chosen: EvaluationSet) -> dict[str, Question]:
@@ -81,7 +81,7 @@ def group_by_question(trajectories: Iterable[Trajectory], chosen: EvaluationSet)
     for t in trajectories:
         outcome = t.outcome
         scored = outcome if isinstance(outcome, Scored) else None
-        answer = extract_answer(t.turns).answer if chosen.asking is Asking.agent else None
+        answer = extract_answer(t).answer if chosen.asking is Asking.agent else None
         row = AttemptRow(
             is_correct=scored.is_correct if scored else None,
             reward=scored.reward if scored else None,

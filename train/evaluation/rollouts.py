@@ -3,33 +3,46 @@
     one step   -> --out FILE.jsonl
     many steps -> --out FOLDER/ config.toml, trajectories/step_N.*      (read by `train --from-rollouts`)
 
+    --teacher  -> --out FILE.jsonl   conversations of another model, read by `sft.data`
+
 The model is constant: its version is 0 in every record. Step N has the tasks and the noise of step N of a run
 with this model, whichever steps came before.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import aiohttp
+
+from rocstar.engine.gateway.teacher import NoEngine, Teacher, TeacherLoop, TeacherSession
+from rocstar.engine.nodes.grants import Window
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.record.files import record_files
 from rocstar.engine.record.json_record import to_record
 from rocstar.engine.record.reading import write_records
-from rocstar.engine.types import Scored, Task
+from rocstar.engine.types import Failed, Group, Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
-from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_share
+from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_attempts, run_share
 from rocstar.train.evaluation.saved_model import open_engine_and_agent, run_to_end, with_model
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
-from rocstar.train.groups.source import LiveGroups
+from rocstar.train.groups.source import LiveGroups, Roller
+from rocstar.train.learner.cold_start import build_tokenizer
+from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.recipe.toml_file import to_toml
@@ -39,6 +52,10 @@ from rocstar.train.record.manifest import recorded
 from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, claim, discard_if_unused, write_config
 from rocstar.train.record.targets import check_file, write_or_rescue
 from rocstar.train.record.time_budget import TimeBudget
+from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.harness import open_harness
+from rocstar.train.serving.openai import KEY_VARIABLE
+from rocstar.train.tasks.chat_format import chat_format
 from rocstar.train.tasks.data import TaskCursor
 from rocstar.train.tasks.verify import num_answers
 
@@ -101,6 +118,56 @@ def first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     return recipe.stages[0], load_all_tasks(alone, built_in=load_tasks_of).stages[0]
 
 
+def record_teacher(
+    recipe: Recipe, model: str | None, *, url: str, name: str, out: Path, limit: int, only_correct: bool, force: bool
+) -> dict[str, int]:
+    """Write what another model says on the first `limit` tasks with the recipe's tools, and return how many attempts
+    there were. The key of its endpoint is in the environment's ROCSTAR_OPENAI_KEY.
+
+    ConfigError if `out` exists and `force` is false, or every attempt failed.
+    """
+    if url.partition("://")[0] not in ("http", "https"):
+        raise ConfigError(f"--teacher {url!r} is no address; it begins with http:// or https:// and ends with /v1")
+    check_file(out, force=force)
+    out, recipe = out.resolve(), dated(recipe, model)
+    stage, tasks = first_stage(recipe)
+    tasks, path = tasks[:limit], model or recipe.model.path
+    asked = {t.id: replace(t, question=recipe.model.task_prompt.replace(QUESTION, t.question)).messages for t in tasks}
+    rows = [{"messages": messages} for messages in asked.values()]
+    tokenizer = build_tokenizer(recipe, rows) if path == "scratch" else load_tokenizer(path)
+    groups: list[Group] = []
+
+    async def keep(group: Group) -> None:
+        groups.append(group)
+
+    async def work() -> dict[str, TeacherSession]:
+        async with open_sandbox(recipe) as sandbox, aiohttp.ClientSession() as http:
+            teacher = Teacher(http=http, url=url, model=name, api_key=os.environ.get(KEY_VARIABLE, ""))
+            limits = {"max_response_tokens": stage.max_response_tokens, "max_turns": stage.max_turns}
+            agent = make_agent(recipe, NoEngine(), chat_format(recipe, tokenizer), sandbox, **limits)
+            sessions = partial(TeacherSession, teacher)
+            async with open_harness(recipe.agent, sandbox, log=None, max_context=None, open_session=sessions) as own:
+                harness = own or TeacherLoop(teacher, lambda task: asked[task.id])
+                roller = Roller(agent=replace(agent, harness=harness))
+                window = Window(size=1, trajectories=lambda: recipe.engine.max_running)
+                await run_attempts(
+                    roller, tasks, 1, recipe.run.seed, 1, in_flight=window, on_group=keep, what="teacher"
+                )
+            return teacher.sessions
+
+    with StatusLine():
+        sessions = run_to_end(work())
+    ended = [trajectory for group in groups for trajectory in group.trajectories]
+    failed = [t.outcome.detail for t in ended if isinstance(t.outcome, Failed)]
+    if len(failed) == len(ended):
+        raise ConfigError(f"every attempt failed; the last one: {failed[-1]}")
+    correct = [t for t in ended if isinstance(t.outcome, Scored) and t.outcome.is_correct]
+    kept = correct if only_correct else [t for t in ended if isinstance(t.outcome, Scored)]
+    lines = [json.dumps(row) + "\n" for t in kept for row in sessions[str(t.key)].conversations()]
+    write_or_rescue(out.parent, lambda folder: _write_lines(folder / out.name, lines))
+    return {"attempts": len(ended), "correct": len(correct), "failed": len(failed), "conversations": len(lines)}
+
+
 async def _all_steps(
     recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int, log: ConsoleLog
 ) -> dict[str, float]:
@@ -147,8 +214,9 @@ def _write(path: Path, selection: Selection, stage: StageConfig, decode: Callabl
     """Write the records of a step with the decisions of this recipe's RoC."""
     write_records(
         path,
-        (
-            to_record(t, v, stage=stage.name, num_answers=num_answers(t.turns), decode=decode)
-            for t, v in selection.verdicts
-        ),
+        (to_record(t, v, stage=stage.name, num_answers=num_answers(t), decode=decode) for t, v in selection.verdicts),
     )
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(lines), encoding="utf-8")

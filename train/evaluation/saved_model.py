@@ -38,7 +38,7 @@ from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EvaluationSet, check_room, evaluation_sets
 from rocstar.train.learner.checkpoint import set_threads
 from rocstar.train.learner.determinism import deterministic_torch
-from rocstar.train.learner.model_io import check_can_load, chosen_model, load_max_positions, load_model, load_tokenizer
+from rocstar.train.learner.model_io import check_can_load, chosen_model, load_model, load_tokenizer
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.token_scores import TokenScores as TokenScores
 from rocstar.train.learner.token_scores import token_scores
@@ -51,7 +51,8 @@ from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
 from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused, write_config
 from rocstar.train.record.targets import make_folder
-from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.agent import max_positions as max_positions
+from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.tasks.chat_format import chat_format
 from rocstar.train.tasks.verify import num_answers as num_answers
@@ -194,11 +195,6 @@ async def _evaluate(
     return Evaluated(results=found, seed=recipe.run.seed, model=path, recipe=recipe_hash(recipe))
 
 
-def max_positions(recipe: Recipe) -> int | None:
-    """Return the tokens of a prompt and its response together, or None if unknown."""
-    return load_max_positions(recipe.model.path) if backend_of(recipe).reads_weights else None
-
-
 def with_model(recipe: Recipe, model: str | None) -> Recipe:
     """Return the recipe with the path of `model`. ConfigError if there is no model to load."""
     path = chosen_model(recipe, model)
@@ -229,9 +225,14 @@ async def open_engine_and_agent(
     ):
         thread.submit(set_threads, recipe.run.threads or torch.get_num_threads()).result()
         backend = backend_of(recipe)
-        async with open_sandbox(recipe) as sandbox, backend.open(recipe, path, thread) as engine:
-            limits = {"max_response_tokens": max_response_tokens, "max_turns": max_turns}
-            yield engine, make_agent(recipe, engine, chat, sandbox, **limits)
+        async with (
+            open_sandbox(recipe) as sandbox,
+            backend.open(recipe, path, thread) as engine,
+            open_agent(
+                recipe, engine, chat, sandbox, max_response_tokens=max_response_tokens, max_turns=max_turns
+            ) as agent,
+        ):
+            yield engine, agent
 
 
 TOKENS_PER_MICROBATCH: Final = 8192

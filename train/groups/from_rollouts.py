@@ -232,7 +232,8 @@ def _check_whole(trajectory: Trajectory) -> None:
         if segment.start != end or segment.end < end:
             raise ValueError(f"its segments have a gap at token {end}")
         end = segment.end
-    if end != len(t.ids) or t.segments[0].origin is not Origin.prompt or not t.prompt_length:
+    prompts = {s.start for s in t.segments if s.origin is Origin.prompt and s.end > s.start}
+    if end != len(t.ids) or not prompts.issuperset(t.starts):
         raise ValueError(f"its segments do not cover a prompt and all of its {len(t.ids)} tokens")
     for token in np.flatnonzero(t.loss_mask() & ~np.isfinite(t.logprobs)):
         value = t.logprobs[token]

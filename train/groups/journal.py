@@ -248,7 +248,7 @@ class Journal:
         for t, verdict in verdicts:
             attempt = t.task.id, t.key.sibling
             place = self._known(t.key.step).get(attempt) or self._known(step)[attempt]
-            answers = num_answers(t.turns)
+            answers = num_answers(t)
             judged.append(Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place))
         self._file(step).seal(judged, stage=stage)
         for t, _ in verdicts:

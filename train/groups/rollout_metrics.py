@@ -90,7 +90,7 @@ def released_metrics(selection: Selection) -> dict[str, float]:
             solved[task] = solved.get(task, False) or trajectory.outcome.is_correct
     equal = [solved[task] for task, values in rewards.items() if len(values) == 1]
     ones, zeros = sum(equal), len(equal) - sum(equal)
-    answers = [num_answers(t.turns) for t, _ in selection.verdicts]
+    answers = [num_answers(t) for t, _ in selection.verdicts]
     penalties = [v.penalty_error for _, v in selection.verdicts if v.penalty_error is not None]
     return {
         "reject_equal_reward/solve_equal_total_ratio": (zeros + ones) / max(1, len(rewards)),
@@ -144,7 +144,7 @@ def answers_alike(trajectories: Sequence[Trajectory]) -> float | None:
     truths: dict[str, str] = {}
     for trajectory in trajectories:
         if isinstance(trajectory.outcome, Scored) and trajectory.turns:
-            answer = extract_answer(trajectory.turns).answer
+            answer = extract_answer(trajectory).answer
             if answer is not None:
                 answers.setdefault(trajectory.task.id, Counter())[answer] += 1
                 truths[trajectory.task.id] = trajectory.task.answer.strip()

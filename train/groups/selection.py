@@ -71,7 +71,7 @@ def stats_of(trajectory: Trajectory) -> TrajectoryStats:
     return TrajectoryStats(
         num_tool_calls=len(results),
         num_tool_errors=sum(r.is_error for r in results),
-        num_answers=num_answers(trajectory.turns),
+        num_answers=num_answers(trajectory),
         num_turns=max(1, len(trajectory.turns)),
     )
 
@@ -129,6 +129,7 @@ def _negative_if_late(trajectory: Trajectory) -> Trajectory:
         ids=trajectory.ids[:end],
         logprobs=trajectory.logprobs[:end],
         segments=segments,
+        starts=tuple(start for start in trajectory.starts if start < end),
         outcome=Scored(reward=0.0, method=POLICY_TIMEOUT),
     )
 

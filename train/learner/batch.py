@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rocstar.engine.record.learned import sequence_name
 from rocstar.engine.types import Trajectory
 from rocstar.train.algorithm.advantages import Advantage
 from rocstar.train.algorithm.aggregate import token_weights
@@ -97,22 +98,34 @@ def _from_columns(*columns: Any) -> MicroBatch:
 
 
 def policy_examples(trajectories: Sequence[Trajectory], advantages: Sequence[Advantage]) -> list[Example]:
-    """The trajectories of one optimizer step, weighted by the step's global token counts."""
+    """The sequences of the trajectories of one optimizer step, weighted by the step's global token counts.
+
+    All sequences of a trajectory have its advantage and its weight per token.
+    """
     weights = token_weights([t.num_policy_tokens for t in trajectories])
-    examples = []
-    for trajectory, advantage, weight in zip(trajectories, advantages, weights, strict=True):
-        mask = trajectory.loss_mask()
-        examples.append(
-            Example(
-                ids=trajectory.ids,
-                mask=mask,
-                weights=weight * mask,
-                rollout_logprobs=trajectory.logprobs,
-                advantage=advantage,
-                name=str(trajectory.key),
-            )
+    return [
+        example
+        for trajectory, advantage, weight in zip(trajectories, advantages, weights, strict=True)
+        for example in sequence_examples(trajectory, advantage, weight, str(trajectory.key))
+    ]
+
+
+def sequence_examples(trajectory: Trajectory, advantage: Advantage, weight: float, name: str) -> Iterator[Example]:
+    """Yield an example for each sequence; an advantage for each loss token is cut at the sequences."""
+    mask = trajectory.loss_mask()
+    if not isinstance(advantage, int | float) and len(advantage) != mask.sum():
+        raise ValueError(f"{len(advantage)} advantages for {mask.sum()} loss tokens")
+    end = 0
+    for k, tokens in enumerate(trajectory.sequences):
+        begin, end = end, end + int(mask[tokens].sum())
+        yield Example(
+            ids=trajectory.ids[tokens],
+            mask=mask[tokens],
+            weights=weight * mask[tokens],
+            rollout_logprobs=trajectory.logprobs[tokens],
+            advantage=advantage if isinstance(advantage, int | float) else advantage[begin:end],
+            name=sequence_name(name, k),
         )
-    return examples
 
 
 def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> list[list[int]]:

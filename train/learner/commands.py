@@ -161,19 +161,6 @@ class PolicyStep(RankCommand[LossStats]):
 
 
 @dataclass(frozen=True, slots=True)
-class ImitationStep(RankCommand[LossStats]):
-    """One optimizer step of the cold start."""
-
-    micros: Sequence[MicroBatch]
-
-    def shares(self, ranks: int) -> Sequence[ImitationStep]:
-        return [ImitationStep(share) for share in share_out(self.micros, ranks)]
-
-    def execute(self, rank: LearnerRank) -> LossStats:
-        return _reduce(rank.world, lambda: rank.learner.imitation_step(self.micros))
-
-
-@dataclass(frozen=True, slots=True)
 class MeasureBatch(RankCommand[list[MicroBatch]]):
     """`Learner.measured`; the result is on rank 0, in the order of the microbatches."""
 
@@ -195,7 +182,7 @@ class ForwardBackward(RankCommand[LossStats]):
     """`Learner.forward_backward`, of microbatches that are checked first."""
 
     micros: Sequence[MicroBatch]
-    settings: LossSettings
+    settings: LossSettings | None
 
     def shares(self, ranks: int) -> Sequence[ForwardBackward]:
         return [replace(self, micros=share) for share in share_out(self.micros, ranks)]

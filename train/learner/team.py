@@ -28,7 +28,6 @@ from rocstar.train.learner.commands import (
     ExecuteOnNode,
     FinishSaving,
     ForwardBackward,
-    ImitationStep,
     LearnerRank,
     LoadOptimizer,
     MeasureBatch,
@@ -138,8 +137,8 @@ class LearnerTeam:
         """Return the microbatches with the log-probs of the present weights as old ones."""
         return await self.run(MeasureBatch(micros, temperature))
 
-    async def forward_backward(self, micros: Sequence[MicroBatch], settings: LossSettings) -> LossStats:
-        """Make and clip the gradient of one update, of microbatches in the order of `pack`.
+    async def forward_backward(self, micros: Sequence[MicroBatch], settings: LossSettings | None) -> LossStats:
+        """Make and clip the gradient of one update, of microbatches in the order of `pack`. None: imitation.
 
         Return the sums over its loss tokens, and the gradient's norm before clipping. Raise
         NonFiniteGradientError, before any weight changes, for a batch or a gradient that is not finite.
@@ -151,7 +150,10 @@ class LearnerTeam:
         await self.run(OptimStep())
 
     async def imitation_step(self, micros: Sequence[MicroBatch]) -> LossStats:
-        return await self.run(ImitationStep(micros))
+        """One optimizer step of the cold start."""
+        stats = await self.forward_backward(micros, None)
+        await self.optim_step()
+        return stats
 
     async def save(self, order: Order) -> None:
         """Begin a checkpoint: returns when the state is copied, while it is being written."""

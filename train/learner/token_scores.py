@@ -10,8 +10,9 @@ Legend: N policy tokens of a trajectory, T those of a microbatch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,7 @@ from torch import Tensor
 from rocstar.engine.types import Trajectory
 from rocstar.kernels.cpu_products import fast_products
 from rocstar.kernels.linear_loss import linear_loss
-from rocstar.train.learner.batch import MicroBatch, pack
-from rocstar.train.learner.example import Example
+from rocstar.train.learner.batch import MicroBatch, pack, sequence_examples
 from rocstar.train.learner.policy_model import PolicyModel
 
 Floats = npt.NDArray[np.float64]
@@ -53,10 +53,8 @@ def token_scores(
 
     Raises ValueError for a token id outside the model's vocabulary, or a temperature that is not positive.
     """
-    rows = []
-    for k, trajectory in enumerate(trajectories):
-        mask = trajectory.loss_mask()
-        rows.append(Example(ids=trajectory.ids, mask=mask, weights=1.0 * mask, advantage=0.0, name=str(k)))
+    sequences = (row for t in trajectories for row in sequence_examples(t, 0.0, 1.0, ""))
+    rows = [replace(row, name=str(k)) for k, row in enumerate(sequences)]
     entropies: list[Floats] = [np.zeros(row.num_targets) for row in rows]
     logprobs = [np.zeros(row.num_targets) for row in rows]
     for micro in pack(rows, tokens_per_microbatch=tokens_per_microbatch):
@@ -66,7 +64,10 @@ def token_scores(
             entropies[int(name)] = entropy_T[start : start + count]
             logprobs[int(name)] = logprob_T[start : start + count]
             start += count
-    return [TokenScores(entropy_N=e, logprob_N=p) for e, p in zip(entropies, logprobs, strict=True)]
+    return [
+        TokenScores(entropy_N=np.concatenate(entropies[a:b]), logprob_N=np.concatenate(logprobs[a:b]))
+        for a, b in itertools.pairwise(itertools.accumulate((len(t.starts) for t in trajectories), initial=0))
+    ]
 
 
 def _scored(policy: PolicyModel, micro: MicroBatch, temperature: float) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -47,13 +48,13 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.record.callbacks import Callback
 from rocstar.train.record.learned_questions import Learned, Question
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
 from rocstar.train.record.trackers import check_tracker
 from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
 from rocstar.train.serving.backend import backend_of, check_backend
+from rocstar.train.serving.harness import check_agent
 from rocstar.train.tasks.chat_format import chat_format, check_scratch, conversation_format
 from rocstar.train.tasks.compare import unreadable_truths
 from rocstar.train.tasks.data import interleave_by_source, load_tasks
@@ -177,7 +178,7 @@ def _load_tasks(
     """
     before, unreadable = len(found.problems), list[str]()
     loaded = {
-        name: found.collect(partial(_load_read, name, config, shown, recipe.reward, unreadable)) or []
+        name: found.collect(partial(_load_read, name, config, shown, recipe, unreadable)) or []
         for name, config in data_sources(recipe)
         if name not in absent
     }
@@ -293,14 +294,15 @@ def _load(name: str, config: DataConfig, shown: PromptCheck | None) -> list[Task
 
 
 def _load_read(
-    name: str, config: DataConfig, shown: PromptCheck | None, reward: RewardConfig, notes: list[str]
+    name: str, config: DataConfig, shown: PromptCheck | None, recipe: Recipe, notes: list[str]
 ) -> list[Task]:
     """Load a source whose answers are read by the judge's grammar where that judge is the reward.
 
     Notes the answers that it cannot read; ConfigError for more of them than the source allows.
     """
     tasks = _load(name, config, shown)
-    if reward.kind != "math" or reward.mode != "strict":
+    reward = recipe.reward
+    if reward.kind != "math" or reward.mode != "strict" or recipe.agent.reward == "program":
         return tasks
     unreadable = unreadable_truths(tasks)
     if not unreadable:
@@ -543,6 +545,10 @@ def examine_engine(
     """Check reward, advantage, engine and Redis on this node; `nodes` None: torchrun's."""
     found.collect(lambda: check_reward(recipe.reward))
     found.collect(lambda: check_advantage(recipe.rl.advantage))
+    if elsewhere and recipe.agent.kind == "program":
+        found.unknown.append(f"agent.command = {shlex.join(recipe.agent.command)!r}: a program of the other machines")
+    else:
+        found.collect(lambda: check_agent(recipe.agent))
     found.unknown += (
         found.collect(
             lambda: check_backend(

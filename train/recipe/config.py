@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from rocstar.train.recipe.agent_config import AgentConfig
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.eval_config import EvalConfig, listed
@@ -38,6 +39,7 @@ class Recipe(Section):
         [ToolChoice(kind="python")], min_length=1, description="the policy's tools, in the prompt's order"
     )
 
+    agent: AgentConfig = AgentConfig()
     reward: RewardConfig = RewardConfig()
     sft: SftConfig = SftConfig()
     rl: RlConfig = RlConfig()

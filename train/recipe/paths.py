@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from rocstar.train.recipe.named_tasks import Place, table_at, task_places
 
-CODE_FIELDS: tuple[Place, ...] = (("reward", "kind"), ("rl", "advantage"), ("engine", "kind"))
+CODE_FIELDS: tuple[Place, ...] = (("reward", "kind"), ("rl", "advantage"), ("engine", "kind"), ("agent", "kind"))
 """Fields that may name code of the recipe's own (own_code.py), "module:name"; callbacks and tools do, too."""
 
 
@@ -33,6 +34,22 @@ def resolve_paths(raw: dict[str, Any], folder: Path, overrides: Sequence[str]) -
             node[key] = os.path.abspath(start / value)
     for place, holder, key in _code_fields(raw):
         holder[key] = code_at(holder[key], start_of(place))
+    agent = raw.get("agent")
+    if isinstance(agent, dict) and "command" in agent:
+        agent["command"] = _command_at(agent["command"], start_of(("agent", "command")))
+
+
+def _command_at(command: Any, folder: Path) -> Any:
+    """Return the words of a command, those that name a file of the folder as its path; validation refuses others."""
+    if isinstance(command, str):
+        try:
+            command = shlex.split(command)
+        except ValueError:
+            return command
+    if not isinstance(command, list):
+        return command
+    is_file = [isinstance(word, str) and (folder / word).is_file() for word in command]
+    return [os.path.abspath(folder / word) if found else word for word, found in zip(command, is_file, strict=True)]
 
 
 def _code_fields(raw: Mapping[str, Any]) -> Iterator[tuple[Place, Any, Any]]:

@@ -33,6 +33,7 @@ from rocstar.train.evaluation.saved_model import (
     with_model,
 )
 from rocstar.train.plan.prompts import dated
+from rocstar.train.recipe.agent_config import AgentConfig
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.toml_file import to_toml
@@ -96,7 +97,7 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[Agent, Endpoint]
         if order.out is not None:
             stack.enter_context(_folder(order.out, order.recipe))
         with StatusLine(), working("loading the model"):
-            recipe = with_model(order.recipe, None)
+            recipe = with_model(order.recipe.model_copy(update={"agent": AgentConfig()}), None)
             max_context = max_positions(recipe)
             _, agent = await stack.enter_async_context(
                 open_engine_and_agent(

@@ -96,9 +96,14 @@ def recorded_start(place: str) -> RecordedStart:
     if turn is None and not turns:
         raise ConfigError(f"--from {name}: the policy wrote nothing in it")
     end = len(record["ids"]) if turn is None else int(turns[int(turn) - 1]["start"])
+    begin = max(start for start in record.get("starts", (0,)) if start < end)
     return RecordedStart(
         name=name if turn is None else f"{name}, before turn {turn}",
-        segments=[(record["ids"][s["start"] : s["end"]], s["text"]) for s in record["segments"] if s["end"] <= end],
+        segments=[
+            (record["ids"][s["start"] : s["end"]], s["text"])
+            for s in record["segments"]
+            if begin <= s["start"] and s["end"] <= end
+        ],
         goes_on=turn is not None,
         question=str(record["task"]["question"]),
         answer="" if turn is not None else str(turns[-1]["text"]),

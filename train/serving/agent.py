@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocstar.engine.chat.chat import ChatFormat
@@ -19,10 +20,13 @@ from rocstar.sandbox.extras import shell_command
 from rocstar.sandbox.fabric.cli import URL_VARIABLES, redis_url
 from rocstar.sandbox.pool.pool import AUTO, SandboxPool
 from rocstar.sandbox.types import BatchSandbox, SandboxError, SessionSandbox
+from rocstar.train.learner.model_io import load_max_positions
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.model_config import QUESTION
-from rocstar.train.tasks.own_reward import make_judge
+from rocstar.train.serving.backend import backend_of
+from rocstar.train.serving.harness import open_harness
+from rocstar.train.tasks.own_reward import AgentReward, make_judge
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 from rocstar.train.tasks.tools import tool_box
 
@@ -115,6 +119,12 @@ async def _unserved(fabric: RedisFabric, flavours: Sequence[str]) -> list[str]:
         await asyncio.sleep(0.2)
 
 
+def max_positions(recipe: Recipe) -> int | None:
+    """Return the tokens of a prompt and its response together, or None if unknown."""
+    is_known = recipe.model.path != "scratch" and backend_of(recipe).reads_weights
+    return load_max_positions(recipe.model.path) if is_known else None
+
+
 def make_agent(
     recipe: Recipe,
     inference: Inference,
@@ -125,11 +135,13 @@ def make_agent(
     max_turns: int = 1,
 ) -> Agent:
     """Return the agent of a recipe. The two limits are a stage's; without them the caller sets them later."""
+    reward = recipe.agent.reward
+    judge = None if reward == "program" else make_judge(recipe.reward, sandbox)
     return Agent(
         inference=inference,
         chat=chat,
         tools=replace(tool_box(recipe), sandbox=sandbox),
-        judge=make_judge(recipe.reward, sandbox),
+        judge=judge if judge is not None and reward == "recipe" else AgentReward(judge),
         limits=RolloutLimits(
             max_response_tokens=max_response_tokens,
             max_turns=max_turns,
@@ -140,6 +152,25 @@ def make_agent(
         prompt=partial(_task_prompt, chat, recipe.model.task_prompt),
         listens=recipe.rl.timeouts == "negative",
     )
+
+
+@contextlib.asynccontextmanager
+async def open_agent(
+    recipe: Recipe,
+    inference: Inference,
+    chat: ChatFormat,
+    sandbox: Toolable,
+    *,
+    log: Path | None = None,
+    **limits: int,
+) -> AsyncIterator[Agent]:
+    """Open the agent of a recipe, with its gateway if it is a foreign one.
+
+    log: the end of the output of each program is appended there. limits: as of `make_agent`.
+    """
+    agent = make_agent(recipe, inference, chat, sandbox, **limits)
+    async with open_harness(recipe.agent, sandbox, log=log, max_context=max_positions(recipe)) as harness:
+        yield replace(agent, harness=harness)
 
 
 def _task_prompt(chat: ChatFormat, around: str, task: Task) -> list[int]:

@@ -35,7 +35,7 @@ from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.engine_publisher import EnginePublisher, Weights, serve_in
 from rocstar.train.publish.publisher import Measure
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import EngineBackend, Learning, Opened, opened_fleet
 from rocstar.train.serving.node_commands import OpenNode, OpenService, open_others
 from rocstar.train.tasks.chat_format import chat_format
@@ -115,8 +115,10 @@ class Embedded(EngineBackend):
                     serve = serve_in(publish, asyncio.get_running_loop())
                     shared = partial(halve_threads, thread, threads)
                     team.learner.engine = LocalEngine(learning=shared, serve=serve)
-                    agent = make_agent(recipe, engine, chat, sandbox)
-                    async with service(agent, lambda: engine.version) as url:
+                    async with (
+                        open_agent(recipe, engine, chat, sandbox) as agent,
+                        service(agent, lambda: engine.version) as url,
+                    ):
                         yield None, url
 
     def groups_at_once(self, recipe: Recipe) -> int | None:

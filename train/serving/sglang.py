@@ -34,7 +34,7 @@ from rocstar.train.publish.server_publisher import ServerPublisher
 from rocstar.train.publish.version_folders import VersionFolders, link
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
-from rocstar.train.serving.agent import make_agent, open_sandbox
+from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened, opened_fleet
 from rocstar.train.serving.node_commands import NodeAddress, OpenedNode, OpenNode, OpenService, open_others
 from rocstar.train.serving.placement import GpuMap, check_gpus, server_env
@@ -168,9 +168,11 @@ class SGLang(EngineBackend):
                 launcher=type(self).launcher,
             ) as servers,
         ):
-            agent = make_agent(recipe, servers.fleet, chat_format(recipe, tokenizer), sandbox)
             node = ServerNode(servers=servers, shapes=None if team is None else weight_shapes(team))
-            async with service(agent, lambda: servers.fleet.version) as url:
+            async with (
+                open_agent(recipe, servers.fleet, chat_format(recipe, tokenizer), sandbox) as agent,
+                service(agent, lambda: servers.fleet.version) as url,
+            ):
                 try:
                     yield node, url
                 finally:

@@ -19,7 +19,7 @@ import math
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rocstar.engine.rollout.rollout import Judge
@@ -84,6 +84,25 @@ def make_judge(config: RewardConfig, sandbox: Sandbox) -> Judge:
     if config.kind == "math":
         return FusedJudge(sandbox) if config.mode == "fused" else MathJudge(sandbox)
     return FunctionReward(config, sandbox)
+
+
+class AgentReward:
+    """Scores by the number that a foreign agent gave; with a judge by the sum of both, and correct by the judge."""
+
+    def __init__(self, judge: Judge | None) -> None:
+        self._judge = judge
+
+    async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
+        number = attempt.given.reward if attempt.given is not None else None
+        if number is None and not attempt.is_truncated:
+            return Failed(kind="agent_no_reward", retryable=False, detail="agent.reward: the agent gave no number")
+        given = as_reward(number or 0.0)
+        is_correct = given.is_correct and not attempt.is_truncated
+        own = Scored(reward=given.value, method="program", is_correct=is_correct)
+        judged = own if self._judge is None else await self._judge.score(attempt, deadline=deadline)
+        if judged is own or isinstance(judged, Failed):
+            return judged
+        return replace(judged, reward=judged.reward + own.reward)
 
 
 def check_reward(config: RewardConfig) -> None:

@@ -125,7 +125,7 @@ class MathJudge:
         task = attempt.task
         if attempt.is_truncated:
             return Scored(reward=0.0, method="truncated")
-        extraction = extract_answer(attempt.turns)
+        extraction = extract_answer(attempt)
         if extraction.answer is None:
             return Scored(reward=0.0, method=extraction.failure)
         if extraction.answer and extraction.answer == task.answer.strip():

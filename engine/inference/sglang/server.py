@@ -19,8 +19,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from rocstar.engine.inference import guard
 from rocstar.engine.inference.base import InferenceError
-from rocstar.engine.inference.sglang.guard import descendants, signal_all
+from rocstar.engine.inference.guard import descendants, signal_all
 
 PROBE_EVERY_S = 0.25
 PROGRESS_EVERY_S = 15.0
@@ -66,12 +67,12 @@ class ServerProcess:
     async def start(self) -> None:
         assert self._process is None, "a ServerProcess is started once"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        guard = [sys.executable, "-I", str(Path(__file__).with_name("guard.py")), "--", *self.command]
+        command = [sys.executable, "-I", guard.__file__, "--", *self.command]
         with self.log_path.open("ab") as log:
             log.write(f"\n--- {' '.join(self.command)}\n".encode())
             log.flush()
             self._process = await asyncio.create_subprocess_exec(
-                *guard, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, env=self._env, start_new_session=True
+                *command, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
 
     @property

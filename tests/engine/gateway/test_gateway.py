@@ -17,6 +17,7 @@ from rocstar.engine.gateway.endpoint import Gateway, open_gateway
 from rocstar.engine.gateway.session import CLOSING_TEXT, MAX_CLOSING, MAX_CONCURRENT, AgentSession, Sessions
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
+from rocstar.engine.seeds import stream_of
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.types import Attempt, FinishReason, Outcome, Scored, Task, TrajectoryKey
 from tests.engine.serve.conftest import LLAMA, TOKENIZER, call, ready_tool
@@ -311,3 +312,18 @@ async def test_a_stream_gets_pings_while_it_is_sampled_and_an_error_behind_them(
             rest = (await response.read()).decode()
         assert "engine_down" in rest
         assert response.status == 200
+
+
+async def test_the_noise_of_a_prompt_does_not_depend_on_the_order_of_arrival() -> None:
+    async def seeds(*questions: str) -> dict[str, list[int]]:
+        async with opened(make_agent(["a"] * 4)) as client:
+            found: dict[str, list[int]] = {}
+            for number, question in enumerate(questions):
+                await client.chat([{"role": "user", "content": question}], user=str(number))
+                found.setdefault(question, []).append(client.requests[-1].seed)
+            return found
+
+    one, other = await seeds("a", "b", "c", "b"), await seeds("a", "b", "b", "c")
+    assert one == other
+    assert len({seed for given in one.values() for seed in given}) == 4
+    assert one["a"] == [stream_of(KEY)]

@@ -35,10 +35,10 @@ async def taught(answer: Answer, requests: list[dict[str, Any]], **limits: Any) 
     sessions = Sessions()
     async with (
         chat_endpoint(answer, requests) as url,
-        Teacher(url, model="large", api_key="k", max_requests=4, timeout_s=20.0) as teacher,
         open_gateway(sessions, model="policy", max_context=None) as gateway,
         aiohttp.ClientSession() as http,
     ):
+        teacher = Teacher(http=http, url=url, model="large", api_key="k")
         session = TeacherSession(teacher, make_agent([], **limits), KEY)
         secret = sessions.open(session)
         yield Client(session, gateway, secret, http)

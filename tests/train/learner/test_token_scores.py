@@ -18,7 +18,7 @@ from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.token_scores import token_scores
 
 from ...fakes.tiny import SCRATCH, scale_matrices
-from ...fakes.trajectories import TASK, FakeTurn, make_trajectory
+from ...fakes.trajectories import TASK, FakeTurn, branched_trajectory, make_trajectory
 
 VOCAB, TEMPERATURE = 50, 0.7
 
@@ -70,6 +70,15 @@ def test_each_token_has_the_entropy_of_its_own_logits(room: int) -> None:
         chosen = logprobs.numpy()[places - 1, one.ids[places]]
         np.testing.assert_allclose(found.entropy_N, entropy, atol=1e-5)
         np.testing.assert_allclose(found.logprob_N, chosen, atol=1e-5)
+
+
+def test_a_sequence_of_a_trajectory_is_scored_without_the_one_before() -> None:
+    first = make_trajectory(FakeTurn(ids=(2, 3), answer=(4,)), FakeTurn(ids=(7,)))
+    second = make_trajectory(FakeTurn(ids=(5, 6)), prompt=(1, 2, 3))
+    made = [branched_trajectory(), first, second]
+    both, *parts = token_scores(learner().policy, made, temperature=TEMPERATURE, tokens_per_microbatch=10_000)
+    np.testing.assert_allclose(both.entropy_N, np.concatenate([one.entropy_N for one in parts]), atol=1e-6)
+    np.testing.assert_allclose(both.logprob_N, np.concatenate([one.logprob_N for one in parts]), atol=1e-6)
 
 
 def test_their_sum_is_what_the_learner_counts_when_it_learns() -> None:

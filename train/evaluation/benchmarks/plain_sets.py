@@ -197,7 +197,7 @@ class ChoiceJudge:
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         if attempt.is_truncated:
             return Scored(reward=0.0, method="truncated")
-        extraction = extract_answer(attempt.turns)
+        extraction = extract_answer(attempt)
         if extraction.answer is None:
             return Scored(reward=0.0, method=str(extraction.failure))
         letter = parse_letter(extraction.answer, attempt.task.meta["options"])

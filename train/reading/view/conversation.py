@@ -63,6 +63,7 @@ def conversation(record: Record) -> dict[str, Any]:
         "advantage": advantage,
         "num_tokens": len(record.get("ids") or ()),
         "segments": [[s["start"], s["end"], s["origin"]] for s in record.get("segments") or ()],
+        "starts": record.get("starts") or [0],
         "prompt": next((s.get("text", "") for s in record.get("segments") or ()), ""),
         "turns": [
             {
@@ -99,12 +100,14 @@ def row_texts(record: Record) -> dict[str, str]:
 
 
 def given_answer(record: Record) -> str:
-    """Return the answer in the last turn, or "" without one.
+    """Return the answer that a foreign agent gave, else that in the last turn, or "" without one.
 
     It is the boxed value or the last line of the last answer block, or of the turn if it has no block and the
     trajectory was not truncated. Thoughts and tool calls are excluded.
     """
-    turns = record.get("turns") or ()
+    turns, given = record.get("turns") or (), record.get("given") or {}
+    if given.get("answer") is not None:
+        return str(given["answer"])
     if not turns:
         return ""
     form = TurnForm(**turns[-1].get("form", {}))

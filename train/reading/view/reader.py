@@ -274,4 +274,5 @@ class RunReader:
 def _learned(listing: Listing, at: int, record: Mapping[str, Any]) -> LearnedTokens | None:
     """Return the learner's values, read each time: a rank may write them after the index."""
     path = listing.files[listing.rows["file"][at]]
-    return LearnedStep(path).find(str(record.get("id"))) if path.suffix == FRAMES else None
+    name, number = str(record.get("id")), len(record.get("starts") or (0,))
+    return LearnedStep(path).find(name, number) if path.suffix == FRAMES else None

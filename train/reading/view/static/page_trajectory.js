@@ -190,7 +190,8 @@ function facts(told) {
     "finished": words(told.finish ?? ""),
     "penalty": told.penalty ? `tool errors ${number(told.penalty.error)} + answer format ${number(told.penalty.format)}` : "–",
     "advantage": told.advantage === null ? "–" : advantage(told.advantage),
-    "tokens": `${number(told.num_tokens)}, of these ${number(listed.policy_tokens)} by the policy`,
+    "tokens": `${number(told.num_tokens)}, of these ${number(listed.policy_tokens)} by the policy`
+      + (told.starts.length > 1 ? `, in ${told.starts.length} sequences` : ""),
     "tool calls": `${listed.calls}, ${listed.errors} with an error`,
     "written by": `policy version ${listed.version}, stage ${told.stage}`,
     "seed, step, sibling": (told.seed ?? []).join(", "),

@@ -120,7 +120,9 @@ export class TokenView {
   filled(i) {
     const { start, end, origin, isFirst } = this.blocks[i], shade = SHADES[this.shade];
     const turn = this.told.turns.findIndex((one) => one.start <= start && start < one.end);
-    const name = origin === "policy" && turn >= 0 ? `turn ${turn + 1}: policy` : NAMES[origin] ?? origin;
+    const sequence = this.told.starts.length > 1 && isFirst ? this.told.starts.indexOf(start) + 1 : 0;
+    const name = sequence ? `sequence ${sequence} of ${this.told.starts.length}: prompt`
+      : origin === "policy" && turn >= 0 ? `turn ${turn + 1}: policy` : NAMES[origin] ?? origin;
     const text = h("div", { class: "chunk" });
     for (let k = start; k < end; k++) {
       const token = this.token(k), strength = shade.of(token);

@@ -1,6 +1,6 @@
-"""Run one command and end its whole process tree: `python -I guard.py -- COMMAND ...`, from `server.py`.
+"""Run one command and end its whole process tree: `python -I guard.py -- COMMAND ...`.
 
-    rocstar --(stdin pipe)--> guard --(fork, own session)--> server --> its own children and their children
+    rocstar --(stdin pipe)--> guard --(fork, own session)--> command --> its own children and their children
 
 The guard waits for the server's end or for the end of its own stdin, whichever is first. stdin ends when
 rocstar closes it or dies, even by SIGKILL. Orphans of the server become the guard's children (subreaper), so
