@@ -88,7 +88,7 @@ setup(
         "": ["py.typed"],
         "rocstar.engine.chat": ["templates/*"],
         "rocstar.engine.inference.embedded": ["*.pyi"],
-        "rocstar.engine.serve": ["schemas.json"],
+        "rocstar.engine.serve": ["routes.toml", "schemas.json"],
         "rocstar.sandbox": ["*.pyi"],
         "rocstar.sandbox.attacks.programs": ["*.sh"],
         "rocstar.train.learner.export": ["*.jinja"],

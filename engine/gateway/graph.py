@@ -234,10 +234,11 @@ class MessageGraph:
     def _reason(self, request: Request) -> Reason:
         """Why these messages, which extend no known path, open a root. For the counter: by shape alone."""
         functions, system, first = _shape(request)
-        shapes = self._shapes.values()
-        if not shapes:
+        roots = list(self._shapes.items())  # a copy: another request may add one meanwhile
+        if not roots:
             return "first"
-        alike = [self._longest[k] for k, shape in self._shapes.items() if shape[:2] == (functions, system)]
+        shapes = [shape for _, shape in roots]
+        alike = [self._longest[k] for k, shape in roots if shape[:2] == (functions, system)]
         if alike and len(request.messages) < max(alike):
             return "compacted"
         is_new = all(shape[2] != first for shape in shapes)

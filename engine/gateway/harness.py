@@ -17,7 +17,7 @@ from typing import Any
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.gateway.endpoint import Gateway
-from rocstar.engine.gateway.graph import MessageGraph, TurnNode
+from rocstar.engine.gateway.graph import MessageGraph, SessionColumns, TurnNode
 from rocstar.engine.gateway.messages import Message
 from rocstar.engine.gateway.programs import AgentClient, as_given
 from rocstar.engine.gateway.session import AgentSession
@@ -95,9 +95,14 @@ def write_draft(draft: Draft, graph: MessageGraph, chat: ChatFormat) -> None:
     columns = graph.columns()
     draft.ids, draft.logprobs, draft.spans = columns.ids, columns.logprobs, columns.spans
     draft.segments, draft.starts = columns.segments, columns.starts or (0,)
+    draft.turns = turns_of(columns, graph, chat)
+
+
+def turns_of(columns: SessionColumns, graph: MessageGraph, chat: ChatFormat) -> list[Turn]:
+    """Return the turns that train, with the results that the agent reported."""
     tails = (message for node in graph.nodes for message in node.tail)
     reported = {message.call_id: message for message in tails if message.role == "tool" and message.call_id}
-    draft.turns = [_turn(graph.nodes[k], start, reported, chat) for k, start in columns.turns]
+    return [_turn(graph.nodes[k], start, reported, chat) for k, start in columns.turns]
 
 
 def _turn(node: TurnNode, start: int, reported: dict[str, Message], chat: ChatFormat) -> Turn:

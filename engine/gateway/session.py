@@ -19,12 +19,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.gateway.graph import MessageGraph, TurnPrompt
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request, SampledTurn
 from rocstar.engine.gateway.recording_engine import RecordingEngine
 from rocstar.engine.gateway.stream_parser import StreamParser
-from rocstar.engine.gateway.stream_parts import Part, join_texts
+from rocstar.engine.gateway.stream_parts import Part, TextPart, join_texts
 from rocstar.engine.inference.base import Generation, InferenceError, StopReason
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT, Agent
 from rocstar.engine.seeds import stream_of
@@ -246,8 +245,10 @@ class AgentSession:
         written = chat.turn_text(generation.ids)
         calls = chat.calls(written, request.functions)
         if any(call.malformed is not None for call in calls):
-            (start, _), *_ = tool_call_spans(written, chat.form)
-            return Message(role="assistant", text=content + written[start:], reasoning=reasoning)
+            parser = StreamParser(None)
+            parser.begin_turn(chat.boundaries.opening)
+            texts = join_texts([TextPart(0, *part) for part in (*parser.add(written), *parser.end_turn())], 0)
+            return Message(role="assistant", text=texts["content"], reasoning=texts["reasoning_content"])
         made = tuple(
             FunctionCall(
                 id=f"call_{self._id}_{len(self.graph.nodes)}_{k}",

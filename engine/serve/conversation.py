@@ -43,6 +43,7 @@ from rocstar.sandbox.http.errors import RequestError
 
 UNJUDGED = "unjudged"
 """The kind of failure of a conversation without a reward."""
+UNJUDGED_OUTCOME = Failed(kind=UNJUDGED, retryable=False, detail="it has no reward yet")
 
 
 ServedModel = Literal["agent", "raw", "completion"]
@@ -91,7 +92,7 @@ class Unjudged:
     """A `Judge` for tasks without an answer: a person may give a reward later."""
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
-        return Failed(kind=UNJUDGED, retryable=False, detail="it has no reward yet")
+        return UNJUDGED_OUTCOME
 
 
 class ServedConversation:

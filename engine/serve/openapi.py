@@ -1,12 +1,14 @@
 """The OpenAPI description of the endpoint, for /openapi.json and the page at `/`.
 
-`ROUTES` has an entry per route of the router; a test compares them and sends every example.
+routes.toml has an entry per route of the router; a test compares them and sends every example.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from rocstar.engine.serve.requests import (
-    AGENT,
     MODELS,
-    RAW,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -35,11 +35,9 @@ from rocstar.sandbox.http.openapi import (
     render_section,
 )
 
-EVENTS, HTML, TEXT = "text/event-stream", "text/html", "text/plain"
+EVENTS, HTML = "text/event-stream", "text/html"
 SCHEMAS = json.loads(Path(__file__).with_name("schemas.json").read_text(encoding="utf-8"))
 """The schemas of response bodies by name; tests compare them with the responses."""
-TAGS = CONVERSATIONS, TOKENS, OPERATION = "conversations", "tokens", "operation"
-QUESTION = [{"role": "user", "content": "What is 17 times 23?"}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,61 +49,31 @@ class ServedRoute(RouteInfo):
         answer: the schema of the response with status 200; None if it is not JSON.
         chunk: the schema of an event of a stream, or None.
         status: the status of the response.
+        vendor: whose format the bodies have, which is not described here; "" for ours.
     """
 
     body: type[BaseModel] | None = None
     answer: str | None = None
     chunk: str | None = None
     status: int = field(default=200, kw_only=True)
+    vendor: str = field(default="", kw_only=True)
 
 
-def _twice(route: ServedRoute) -> tuple[ServedRoute, ServedRoute]:
-    """Return the route at the root and below /v1; clients use either."""
-    return route, replace(route, path=f"/v1{route.path}")
+_BODIES = (ChatRequest, CompletionRequest, DetokenizeRequest, FeedbackRequest, TokenizeRequest)
+_ENTRIES = tomllib.loads(Path(__file__).with_name("routes.toml").read_text(encoding="utf-8"))
+TAGS = tuple(_ENTRIES)
+"""The sections of the page."""
 
 
-ROUTES = (
-    ServedRoute(
-        "POST", "/v1/chat/completions", CONVERSATIONS,
-        "The agent with its own tools, or the model with the client's.",
-        ChatRequest, "ChatCompletion", "ChatCompletionChunk",
-        example={"model": AGENT, "messages": QUESTION},
-    ),
-    ServedRoute(
-        "POST", "/v1/completions", CONVERSATIONS, "The model alone, after texts or token ids.",
-        CompletionRequest, "TextCompletion", "TextCompletionChunk",
-        example={"model": RAW, "prompt": "17 times 23 is", "logprobs": 1},
-    ),
-    ServedRoute(
-        "POST", "/v1/feedback", CONVERSATIONS, "A person's verdict on one choice of an answer: its reward.",
-        FeedbackRequest, "Feedback",
-        example={"id": "chatcmpl-1-0123456789abcdef", "index": 0, "thumb": "up"},
-    ),
-    ServedRoute("GET", "/v1/models", CONVERSATIONS, "The names to ask for.", None, "ModelList"),
-    ServedRoute("GET", "/v1/models/{model}", CONVERSATIONS, "One of them.", None, "Model"),
-    *_twice(ServedRoute(
-        "POST", "/tokenize", TOKENS, "Token ids of a text, or of messages as the agent reads them.",
-        TokenizeRequest, "Tokens", example={"prompt": "17 times 23"},
-    )),
-    *_twice(ServedRoute(
-        "POST", "/detokenize", TOKENS, "The text of token ids.",
-        DetokenizeRequest, "Text", example={"tokens": [1, 2, 3]},
-    )),
-    *_twice(ServedRoute(
-        "GET", "/tokenizer_info", TOKENS, "Special tokens and the chat template.", None, "TokenizerInfo",
-    )),
-    *(ServedRoute(
-        "GET", path, OPERATION, "Readiness; 503 during the shutdown.",
-        None, "Health", open=True,
-    ) for path in ("/health", "/readyz")),
-    ServedRoute(
-        "GET", "/healthz", OPERATION, "Liveness of the process.", None, "Health", open=True,
-    ),
-    ServedRoute("GET", "/metrics", OPERATION, "Metrics for Prometheus.", content=TEXT),
-    ServedRoute("GET", "/openapi.json", OPERATION, "This description.", open=True),
-    ServedRoute("GET", "/", OPERATION, "A page about this server.", content=HTML, open=True),
-    ServedRoute("GET", "/docs", OPERATION, "A redirect to that page.", status=302, open=True),
-)  # fmt: skip
+def _routes(
+    tag: str, *, route: str, prefixes: Sequence[str] = ("",), body: str = "", **fields: Any
+) -> list[ServedRoute]:
+    method, path = route.split()
+    model = next((one for one in _BODIES if one.__name__ == body), None)
+    return [ServedRoute(method, prefix + path, tag, body=model, **fields) for prefix in prefixes]
+
+
+ROUTES = tuple(route for tag, entries in _ENTRIES.items() for entry in entries for route in _routes(tag, **entry))
 """The routes: method, path, kind, summary, models of request, response and stream event."""
 
 
@@ -137,6 +105,8 @@ def _describe(route: ServedRoute, *, needs_token: bool) -> dict[str, Any]:
     if "{model}" in route.path:
         schema = {"type": "string", "enum": list(MODELS)}
         parameters.append({"name": "model", "in": "path", "required": True, "schema": schema})
+    if "{key}" in route.path:
+        parameters.append({"name": "key", "in": "path", "required": True, "schema": {"type": "string"}})
     body = None if route.body is None else route.body.__name__
     operation = build_operation(route, responses, body=body, parameters=parameters)
     if needs_token:

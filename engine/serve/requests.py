@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
+from rocstar.engine.gateway.dialects import fields
 from rocstar.sandbox.http.errors import RequestError
 
 AGENT, RAW = "rocstar-agent", "rocstar-raw"
@@ -21,18 +22,7 @@ MODELS = (AGENT, RAW)
 MAX_CHOICES = 128
 MAX_STOPS = 16
 
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "top_p": (1,),
-    "top_k": (-1, 0),
-    "min_p": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "best_of": (1,),
-    "suffix": ("",),
-    "use_beam_search": (False,),
-}
+NEUTRAL = {**{name: values for name, values in fields.NEUTRAL.items() if name != "n"}, "suffix": ("",)}
 """Fields that would change the sampling, with their neutral values; other values are rejected."""
 
 KNOWN = frozenset({

@@ -12,27 +12,18 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rocstar.engine.gateway.harness import turns_of
 from rocstar.engine.gateway.messages import Request, SampledTurn
 from rocstar.engine.gateway.session import AgentSession
-from rocstar.engine.inference.base import Sampling, StopReason
+from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.serve.conversation import Unjudged
+from rocstar.engine.serve.conversation import UNJUDGED_OUTCOME
 from rocstar.engine.serve.conversation_manager import ConversationManager
 from rocstar.engine.serve.conversation_store import CONVERSATION, TEMPERATURE
-from rocstar.engine.types import (
-    Attempt,
-    FinishReason,
-    Task,
-    Trajectory,
-    TrajectoryKey,
-    TrajectoryTimes,
-    Turn,
-    VersionSpan,
-)
+from rocstar.engine.types import FinishReason, Task, Trajectory, TrajectoryKey, TrajectoryTimes, VersionSpan
 from rocstar.sandbox.http.errors import RequestError
 
 MAX_SESSIONS = 1024
@@ -123,7 +114,7 @@ class ServedSessions:
             del self._named[served.key]
         finish = served.session.finish or FinishReason.answered
         await served.session.close()
-        trajectories = [await _trajectory(served, finish)] if served.session.graph.nodes else []
+        trajectories = [_trajectory(served, finish)] if served.session.graph.nodes else []
         self._conversations.metrics.ended(trajectories)
         await self._conversations.keep(served.name, trajectories)
 
@@ -163,38 +154,28 @@ def training_trace(session: AgentSession) -> dict[str, Any]:
     return {"schema_version": 1, "turns": turns}
 
 
-async def _trajectory(served: ServedSession, finish: FinishReason) -> Trajectory:
+def _trajectory(served: ServedSession, finish: FinishReason) -> Trajectory:
     """The record of a session. It has no reward until a person gives one."""
     session = served.session
     graph, chat, columns = session.graph, session.agent.chat, session.graph.columns()
-    first = graph.nodes[0].tail
-    question = next((m.text for m in reversed(first) if m.role == "user"), chat.decode(graph.nodes[0].context))
-    meta: Mapping[str, Any] = {
+    first = graph.nodes[0]
+    meta = {
         "face": SOURCE,
         TEMPERATURE: session.agent.sampling.temperature,
         CONVERSATION: served.name,
-        "roots": {str(reason): count for reason, count in graph.reasons.items()},
+        "roots": dict(graph.reasons),
     }
-    task = Task(id=session.key.task_id, source="serve", question=question, answer="", meta=meta)
-    turns = tuple(_turn(session, node, start) for node, start in columns.turns)
-    attempt = Attempt(task=task, turns=turns, is_truncated=finish is not FinishReason.answered)
+    question = next((m.text for m in reversed(first.tail) if m.role == "user"), chat.decode(first.context))
     return Trajectory(
         key=session.key,
-        task=task,
+        task=Task(id=session.key.task_id, source="serve", question=question, answer="", meta=meta),
         ids=columns.ids,
         logprobs=columns.logprobs,
         segments=tuple(columns.segments),
         version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in columns.spans),
-        turns=turns,
+        turns=tuple(turns_of(columns, graph, chat)),
         finish_reason=finish,
-        outcome=await Unjudged().score(attempt, deadline=None),
+        outcome=UNJUDGED_OUTCOME,
         times=TrajectoryTimes(began=served.began, ended_s=time.time() - served.began),
+        starts=tuple(columns.starts),
     )
-
-
-def _turn(session: AgentSession, index: int, start: int) -> Turn:
-    chat, node = session.agent.chat, session.graph.nodes[index]
-    ids: Sequence[int] = node.generation.ids
-    stopped, text = node.generation.finish is StopReason.stop, chat.turn_text(ids)
-    calls = chat.calls(text, node.functions) if stopped and node.functions else ()
-    return Turn(start=start, end=start + len(ids), text=text, stopped=stopped, calls=calls, form=chat.form)

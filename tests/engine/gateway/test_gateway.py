@@ -252,6 +252,19 @@ async def test_a_key_is_needed_in_one_of_four_places() -> None:
 # ---- dialects ----
 
 
+BROKEN = ('Hi <tool_call>{"name": "calc", "argu', "Hi <tool_call>[]</tool_call> and " + call("1"))
+
+
+@pytest.mark.parametrize("written", BROKEN)
+async def test_a_turn_with_a_malformed_call_is_text_as_it_was_written(written: str) -> None:
+    async with opened(make_agent([written, "4"])) as client:
+        tools = client.session.agent.chat.tools
+        message = (await client.chat([USER], tools=tools))["choices"][0]["message"]
+        assert message == {"role": "assistant", "content": written}
+        await client.chat([USER, message, USER], tools=tools)
+        assert client.session.graph.nodes[1].parent == 0
+
+
 async def test_ids_and_logprobs_are_those_of_the_engine_in_every_dialect_that_shows_them() -> None:
     async with opened(make_agent(["It is 4"] * 4)) as client:
         expected = [*TOKENIZER.encode("It is 4"), client.session.agent.chat.stop_id]

@@ -39,6 +39,17 @@ async def test_a_session_is_one_trajectory(serving: Serving, tmp_path: Path) -> 
     assert outcomes(tmp_path / "served") == ["unjudged"]
 
 
+async def test_an_edited_history_is_a_second_sequence_of_the_trajectory(serving: Serving, tmp_path: Path) -> None:
+    async with serving(lambda request: "It is 4", keeps=True) as client:
+        await client.json(CHAT, ASK)
+        edited = {"role": "assistant", "content": "It is five"}
+        await client.json(CHAT, {**ASK, "messages": [QUESTION, edited, QUESTION]})
+    (record,) = records(tmp_path / "served")
+    assert [segment["origin"] for segment in record["segments"]] == ["prompt", "policy"] * 2
+    assert record["task"]["meta"]["roots"] == {"first": 1, "history_edited": 1}
+    assert record["starts"] == [0, record["segments"][2]["start"]]
+
+
 async def test_open_sessions_are_kept_at_the_end_and_when_they_are_idle(
     serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
