@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -260,6 +260,7 @@ class Endpoint:
         if route == COUNT_TOKENS:
             prompt = await self._reader.run(MessageGraph(self.agent.chat).prompt, asked)
             return json_response({"input_tokens": len(prompt.ids)})
+        self._note_unknown_fields(request, asked.ignored)
         await self.conversations.wait_for_disk()
         owner = request[LOGGED_OWNER]
         served = sessions.open_single(asked) if key is None else sessions.find(owner, key, opens=True)
@@ -307,7 +308,7 @@ class Endpoint:
         num_choices: int,
     ) -> list[ServedConversation]:
         """Build the orders in a thread and start them. Raises RequestError."""
-        self._note_unknown_fields(request, body)
+        self._note_unknown_fields(request, body.model_extra or {})
         await self.conversations.wait_for_disk()
         self.conversations.check_room(num_choices)
         orders = await self._reader.run(build)
@@ -475,9 +476,9 @@ class Endpoint:
         finally:
             self._held_bytes -= size
 
-    def _note_unknown_fields(self, request: web.Request, body: GenerationRequest) -> None:
+    def _note_unknown_fields(self, request: web.Request, names: Iterable[str]) -> None:
         """Note each unknown field once for the operator."""
-        unknown = sorted(set(body.model_extra or {}) - KNOWN)
+        unknown = sorted(set(names) - KNOWN)
         new = [name for name in unknown if name[:MAX_FIELD_CHARS] not in self._noted_fields]
         if new and len(self._noted_fields) < REMEMBERED:
             self._noted_fields.update(name[:MAX_FIELD_CHARS] for name in new)

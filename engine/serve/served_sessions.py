@@ -163,7 +163,8 @@ def _trajectory(served: ServedSession, finish: FinishReason) -> Trajectory:
         "face": SOURCE,
         TEMPERATURE: session.agent.sampling.temperature,
         CONVERSATION: served.name,
-        "roots": dict(graph.reasons),
+        "roots": {str(reason): count for reason, count in graph.reasons.items()},
+        "ignored": dict(session.ignored),
     }
     question = next((m.text for m in reversed(first.tail) if m.role == "user"), chat.decode(first.context))
     return Trajectory(

@@ -150,3 +150,13 @@ async def test_chat_shows_the_logprobs_of_its_ids(serving: Serving, model: str) 
             texts = await client.json("/v1/chat/completions", {**fields, "tools": [TOOL], "tool_choice": "required"})
             shown = "".join(row["token"] for row in texts["choices"][0]["logprobs"]["content"])
             assert shown == "4" + client.agent.chat.stop_text or call("2+2") in shown
+
+
+async def test_fields_without_an_effect_are_noted_and_recorded(serving: Serving, tmp_path: Path) -> None:
+    async with serving(lambda request: "4", keeps=True) as client:
+        thinking = {**MESSAGES, "thinking": {"type": "adaptive"}, "metadata": None}
+        for _ in range(2):
+            await client.json("/sessions/one/v1/messages", thinking)
+        assert len(client.notes) == 1 and "sends thinking, which nothing here reads" in client.notes[0]
+    (record,) = records(tmp_path / "served")
+    assert record["task"]["meta"]["ignored"] == {"thinking": 2}
