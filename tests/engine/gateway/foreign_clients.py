@@ -346,7 +346,7 @@ async def main() -> None:
             columns = session.graph.columns()
             found = f"{len(columns.starts)} sequences, {len(policy.log)} samples, {len(columns.ids)} tokens"
             print(f"{name}: exit {status}, {found}, {dict(session.graph.reasons)}, ignored {dict(session.ignored)}")
-            print(f"    trained samples: {check_columns(columns, policy.log)}, output: {output.strip()[-60:]!r}")
+            print(f"    trained samples: {check_columns(columns, policy)}, output: {output.strip()[-60:]!r}")
             continue
         status, output, server = await record(name, options.venv, options.npm)
         found = f"{len(server.bodies)} requests, errors {server.errors}"

@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -33,10 +33,12 @@ from rocstar.engine.inference.base import Generation, Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.types import Attempt, Origin, Outcome, TrajectoryKey
+from tests.engine.serve.conftest import LLAMA
 from tests.fakes.scripted_policy import ByteTokenizer, Reply, Script, ScriptedPolicy
 from tests.fakes.scripted_policy import Request as PolicyRequest
 
 Item = dict[str, Any]
+STOP = "so"
 FUNCTIONS = {
     "add": {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}},
     "run": {"type": "object", "properties": {"code": {"type": "string"}, "options": {"type": "object"}}},
@@ -67,6 +69,7 @@ class ChatClient:
     """OpenAI's chat completions."""
 
     route = "/v1/chat/completions"
+    stop_field = "stop"
 
     def body(self, system: str, functions: Sequence[str], items: Sequence[Item]) -> dict[str, Any]:
         tools = [{"type": "function", "function": {"name": n, "parameters": FUNCTIONS[n]}} for n in functions]
@@ -114,6 +117,7 @@ class AnthropicClient(ChatClient):
     """Anthropic's messages."""
 
     route = "/v1/messages"
+    stop_field = "stop_sequences"
 
     def body(self, system: str, functions: Sequence[str], items: Sequence[Item]) -> dict[str, Any]:
         tools = [{"name": name, "input_schema": FUNCTIONS[name]} for name in functions]
@@ -166,6 +170,7 @@ class ResponsesClient(ChatClient):
     """OpenAI's Responses."""
 
     route = "/v1/responses"
+    stop_field = ""
 
     def body(self, system: str, functions: Sequence[str], items: Sequence[Item]) -> dict[str, Any]:
         tools = [{"type": "function", "name": name, "parameters": FUNCTIONS[name]} for name in functions]
@@ -237,21 +242,27 @@ CLIENTS: Sequence[type[ChatClient]] = (ChatClient, AnthropicClient, ResponsesCli
 
 
 class LoggedPolicy(ScriptedPolicy):
-    """A scripted policy that logs what it sampled. Each token has a log-prob of its own."""
+    """A scripted policy that logs what it sampled. Each token has a log-prob of its own, and the weights change
+    while it samples."""
 
     def __init__(self, chat: ChatFormat, script: Script) -> None:
         super().__init__(script, chat.tokenizer, token_s=0.0)  # type: ignore[arg-type]
         self.log: list[tuple[tuple[int, ...], Generation]] = []
         """The prompt's ids and the sample of each request."""
         self._num_tokens = 0
+        self.decode = chat.decode
 
     async def generate(self, ids: list[int], **options: Any) -> Generation:
+        asyncio.get_running_loop().call_later(0.0005, self._update_weights)
         sample = await super().generate(ids, **options)
         start, self._num_tokens = self._num_tokens, self._num_tokens + len(sample.ids)
         logprobs = tuple(-(1 + k % 99_991) / 1e4 for k in range(start, self._num_tokens))
         sample = replace(sample, logprobs=logprobs)
         self.log.append((tuple(ids), sample))
         return sample
+
+    def _update_weights(self) -> None:
+        self.version += 1
 
 
 def random_turns(chat: ChatFormat) -> Callable[[PolicyRequest], Reply]:
@@ -265,6 +276,8 @@ def random_turns(chat: ChatFormat) -> Callable[[PolicyRequest], Reply]:
         thought = rng.choice(["", f"{opened}Let me see.\n{end}\n\n"])
         text = rng.choice(["", "Fine.", " I think \n so. ", "Größe 漢字 🙂", "a<b and {c}", "<answer>5</answer>"])
         calls = "".join(f"\n<tool_call>\n{_call(rng)}\n</tool_call>" for _ in range(rng.choice([0, 1, 1, 1, 2])))
+        if chat.form.calls == "llama" and calls:
+            return Reply(text=_call(rng, arguments="parameters"))
         match rng.randrange(20):
             case 0:
                 return Reply(ids=tuple(rng.randrange(200) for _ in range(20)))
@@ -275,14 +288,14 @@ def random_turns(chat: ChatFormat) -> Callable[[PolicyRequest], Reply]:
     return turn
 
 
-def _call(rng: Random) -> str:
+def _call(rng: Random, arguments: str = "arguments") -> str:
     """A call as a policy writes it; one in twenty is not well-formed."""
-    arguments = {
+    values = {
         "a": rng.choice([1, 1.0, -0.5, 1e3, 12345678901, True, None, [1.0, {"z": 2, "b": []}]]),
         "b": rng.choice(["ü", 'quote " and \\ slash', "line\nline", "", "🙂"]),
     }
     name = rng.choice(sorted(FUNCTIONS))
-    text = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=rng.random() < 0.5)
+    text = json.dumps({"name": name, arguments: values}, ensure_ascii=rng.random() < 0.5)
     return text[:-3] if rng.random() < 0.05 else text
 
 
@@ -332,7 +345,8 @@ class FuzzedAgent:
             case "compact":
                 items = [client.user(f"So far: {rng.random()}", rng)]
             case "subagent":
-                await self.run(2, system="You are a helper.", functions=("add",))
+                helpers = [self.run(2, system="You are a helper.", functions=("add",)) for _ in range(2)]
+                await asyncio.gather(*helpers)
                 items = [*items, client.user("Again.", rng)]
             case "system":
                 system = f"Be brief. {rng.random()}"
@@ -351,7 +365,8 @@ class FuzzedAgent:
     async def _answer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request, with retries and repetitions."""
         rng, is_streamed = self.rng, self.rng.random() < 0.5
-        body = json.dumps({"model": "m", "stream": is_streamed, **fields}).encode()
+        stops = {self.client.stop_field: [STOP]} if self.client.stop_field and rng.random() < 0.2 else {}
+        body = json.dumps({"model": "m", "stream": is_streamed, **fields, **stops}).encode()
 
         async def sent(*, is_cut: bool = False) -> bytes | None:
             self.num_requests += 1
@@ -369,27 +384,35 @@ class FuzzedAgent:
         return self.client.whole(answer) if is_streamed else dict(json.loads(answer))
 
 
-def check_columns(columns: SessionColumns, log: Sequence[tuple[tuple[int, ...], Generation]]) -> int:
+def check_columns(columns: SessionColumns, policy: LoggedPolicy) -> int:
     """Compare the training sequences of a session with what the engine sampled in it. Return the trained samples.
 
-    Every sequence is what the engine was given and sampled, and every sample trains once; except those that no
-    turn followed, while one followed another sample of the same prompt.
+    Every sequence is what the engine was given and sampled, and every sample trains once, up to its stop sequence;
+    except those that no turn followed, while one followed another sample of the same prompt.
     """
-    left = Counter((prompt, sample.ids, sample.logprobs) for prompt, sample in log)
-    assert max(left.values(), default=1) == 1
-    ends, num_trained = [*columns.starts[1:], len(columns.ids)], 0
-    for begin, end in zip(columns.starts, ends, strict=True):
-        for segment in columns.segments:
-            if begin <= segment.start < end and segment.origin is Origin.policy:
-                at = slice(segment.start, segment.end)
-                logprobs = tuple(p for p in columns.logprobs[at] if p is not None)
-                entry = tuple(columns.ids[begin : segment.start]), tuple(columns.ids[at]), logprobs
-                assert left[entry] == 1, f"no sample, or trained twice: {entry}"
-                left[entry] = 0
-                num_trained += 1
-    prompts = Counter(prompt for prompt, _ in log)
-    for (prompt, ids, _), number in left.items():
-        assert not number or prompts[prompt] > 1, f"a sample that does not train: {ids}"
+    left: dict[tuple[int, ...], list[Generation]] = defaultdict(list)
+    for prompt, sample in policy.log:
+        left[prompt].append(sample)
+    versions = {k: version for start, end, version in columns.spans for k in range(start, end)}
+    num_trained = 0
+    for segment in columns.segments:
+        if segment.origin is Origin.policy:
+            begin = max(start for start in columns.starts if start <= segment.start)
+            places = range(segment.start, segment.end)
+            samples = left[tuple(columns.ids[begin : segment.start])]
+            logprobs = [columns.logprobs[k] for k in places]
+            (sample,) = [one for one in samples if [*one.logprobs[: len(places)]] == logprobs]
+            assert [*sample.ids[: len(places)]] == [columns.ids[k] for k in places]
+            assert len(places) == len(sample.ids) or STOP in policy.decode(sample.ids)
+            sampled = [version for start, end, version in sample.version_spans for _ in range(start, end)]
+            assert sampled[: len(places)] == [versions.pop(k) for k in places]
+            samples.remove(sample)
+            num_trained += 1
+    assert not versions and sum(p is not None for p in columns.logprobs) == sum(
+        segment.end - segment.start for segment in columns.segments if segment.origin is Origin.policy
+    )
+    prompts = Counter(prompt for prompt, _ in policy.log)
+    assert all(not samples or prompts[prompt] > 1 for prompt, samples in left.items()), "a sample does not train"
     return num_trained
 
 
@@ -445,7 +468,7 @@ def make_agent(chat: ChatFormat, policy: LoggedPolicy) -> Agent:
 def check_session(session: AgentSession, policy: LoggedPolicy, fuzzed: FuzzedAgent) -> Counter[str]:
     """Check the training sequences of a session. Return what happened in it."""
     columns = session.graph.columns()
-    num_trained = check_columns(columns, policy.log)
+    num_trained = check_columns(columns, policy)
     if fuzzed.only_appends:
         # The server may have written an answer that its client did not read: then the last prompt has two samples.
         num_last = sum(prompt == policy.log[-1][0] for prompt, _ in policy.log)
@@ -467,18 +490,21 @@ class NoJudge:
         raise AssertionError("no attempt of this test is scored")
 
 
-TEMPLATES = (("rstar2", "refuse"), ("compact", "refuse"), ("qwen3", "keep"))
+TEMPLATES = (("rstar2", "refuse"), ("compact", "refuse"), ("qwen3", "keep"), ("llama3", "refuse"))
 
 
 async def fuzz(num_turns: int) -> Counter[str]:
     """Run sessions of all dialects and templates, eight at a time, until the engine sampled so many turns."""
     found, seeds, sessions = Counter[str](), count(), Sessions()
-    chats = [ChatFormat(ByteTokenizer(), load_template(name, None), [], thinking=mode) for name, mode in TEMPLATES]
+    chats = [
+        ChatFormat(LLAMA if name == "llama3" else ByteTokenizer(), load_template(name, None), [], thinking=thinking)
+        for name, thinking in TEMPLATES
+    ]
 
     async def work(fuzzing: Fuzz) -> None:
         while found["samples"] < num_turns:
             seed = next(seeds)
-            client, chat = CLIENTS[seed // 2 % len(CLIENTS)], chats[seed % len(chats)]
+            client, chat = CLIENTS[seed // 2 % len(CLIENTS)], chats[seed // 2 // len(CLIENTS) % len(chats)]
             found.update(await fuzzing.run_session(client, chat, seed, turns=10))
             found["sessions"] += 1
 

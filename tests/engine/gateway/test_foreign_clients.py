@@ -21,5 +21,5 @@ async def test_an_agent_completes_a_tool_task_and_all_that_it_sampled_trains(nam
     status, output, session, policy = await run_in_gateway(name, Path(venv), Path(npm))
     assert status == 0, output
     columns = session.graph.columns()
-    assert check_columns(columns, policy.log) == len(policy.log) == len(CLIENTS[name].script)
+    assert check_columns(columns, policy) == len(policy.log) == len(CLIENTS[name].script)
     assert len(columns.starts) == (2 if name in REWRITES else 1)
