@@ -34,6 +34,8 @@ MAX_CONCURRENT = 16
 """Requests of one session that are sampled at a time."""
 MAX_UNDELIVERED = 64
 """Answers that wait for a retry; the oldest are dropped."""
+MAX_FIELDS = 128
+"""Names of fields that are counted."""
 MAX_CLOSING = 16
 """Closing answers of one session; further requests are refused."""
 CLOSING_TEXT = "The budget of this session is spent; this is the last answer."
@@ -142,7 +144,8 @@ class AgentSession:
 
     async def _sample(self, request: Request) -> SampledTurn:
         self._check_open()
-        self.ignored.update(request.ignored)
+        known = self.ignored
+        known.update(name for name in request.ignored if name in known or len(known) < MAX_FIELDS)
         chat, sampling = self.agent.chat, self.agent.sampling
         if request.temperature not in (None, sampling.temperature):
             self.ignored["temperature"] += 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rocstar.engine.gateway.dialects.events import named_event
-from rocstar.engine.gateway.dialects.fields import Fields, function, join_assistants
+from rocstar.engine.gateway.dialects.fields import Fields, join_assistants
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request, Role, SampledTurn
 from rocstar.sandbox.http.errors import RequestError
 
@@ -40,20 +40,15 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
         messages += _messages(entry)
     if not given.values.get("messages"):
         raise given.invalid("messages", "send at least one message")
-    kinds = [(tool, tool.get("type", str, "custom")) for tool in given.objects("tools")]
-    choice = Fields(given.get("tool_choice", dict, {}), "tool_choice").get("type", str, "auto")
-    ignored = [f"tools.{kind}" for _, kind in kinds if kind != "custom"]
     return Request(
         model=given.require("model", str),
         messages=join_assistants(messages),
-        functions=tuple(function(tool, "input_schema") for tool, kind in kinds if kind == "custom")
-        if choice != "none"
-        else (),
+        functions=given.functions("custom", "input_schema"),
         max_tokens=given.limit("max_tokens"),
         temperature=given.temperature(),
         stops=given.texts("stop_sequences"),
         is_streamed=given.get("stream", bool, False),
-        ignored=(*ignored, *(["tool_choice"] if choice in ("any", "tool") else []), *given.ignored()),
+        ignored=given.ignored(),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rocstar.engine.gateway.dialects import events
 from rocstar.engine.gateway.dialects.events import DONE, encode_event
-from rocstar.engine.gateway.dialects.fields import Fields, function, join_assistants
+from rocstar.engine.gateway.dialects.fields import Fields, join_assistants
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request, Role, SampledTurn
 from rocstar.engine.inference.base import Generation
 
@@ -31,13 +31,11 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
     messages = [_message(entry) for entry in given.objects("messages")]
     if not messages:
         raise given.invalid("messages", "send at least one message")
-    choice = given.values.get("tool_choice")
-    given.names.add("tool_choice")
     options = Fields(given.get("stream_options", dict, {}), "stream_options")
     return Request(
         model=given.require("model", str),
         messages=join_assistants(messages),
-        functions=tuple(_function(tool) for tool in given.objects("tools")) if choice != "none" else (),
+        functions=given.functions("function", "parameters"),
         max_tokens=given.limit("max_completion_tokens", "max_tokens"),
         temperature=given.temperature(),
         stops=given.texts("stop"),
@@ -45,16 +43,8 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
         with_usage=options.get("include_usage", bool, False),
         with_logprobs=given.get("logprobs", bool, False),
         with_token_ids=given.get("return_token_ids", bool, False),
-        ignored=(
-            *(["tool_choice"] if choice not in (None, "auto", "none") else []),
-            *(["top_logprobs"] if given.get("top_logprobs", int, 0) else []),
-            *given.ignored(),
-        ),
+        ignored=given.ignored(),
     )
-
-
-def _function(tool: Fields) -> dict[str, Any]:
-    return function(Fields(tool.get("function", dict, {}), tool.path("function")), "parameters")
 
 
 def _message(entry: Fields) -> Message:

@@ -21,6 +21,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "logit_bias": ({},),
     "use_beam_search": (False,),
+    "top_logprobs": (0,),
     "top_p": (1,),
     "top_k": (-1, 0),
     "min_p": (0,),
@@ -28,7 +29,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
 }
-"""Fields that change the sampling, with the values that do not. Other values are ignored and counted."""
+"""Fields with the values that change nothing. Other values are ignored and counted."""
 
 REFUSED = frozenset(("n", "best_of", "logit_bias", "use_beam_search"))
 """Fields of `NEUTRAL` whose other values are refused: the answer would not be one sample of the policy."""
@@ -52,11 +53,13 @@ class Fields:
         values: the object.
         where: its path in the body; "" for the body.
         names: of the fields that were read.
+        others: names for `ignored` that are no fields.
     """
 
     values: Mapping[str, Any]
     where: str = ""
     names: set[str] = field(default_factory=set)
+    others: list[str] = field(default_factory=list)
 
     @classmethod
     def of_body(cls, body: bytes | Mapping[str, Any]) -> Fields:
@@ -155,9 +158,31 @@ class Fields:
             raise self.invalid("type", "only text is read here")
         return self.get("refusal" if kind == "refusal" else "text", str, "")
 
+    def functions(self, kind: str, schema: str) -> tuple[dict[str, Any], ...]:
+        """Return the tools of a kind as chat templates show them. Others are ignored, as `tools.KIND`, and so is a
+        choice that forces a call.
+
+        schema: the name of the field with the schema of the parameters.
+        """
+        tools = [(tool, tool.get("type", str, kind)) for tool in self.objects("tools")]
+        self.others += [f"tools.{found}" for _, found in tools if found != kind]
+        choice = self.values.get("tool_choice")
+        chosen = choice.get("type") if isinstance(choice, dict) else choice
+        if chosen in ("auto", "none"):
+            self.names.add("tool_choice")
+        made = tuple(tool.function(schema) for tool, found in tools if found == kind)
+        return made if chosen != "none" else ()
+
+    def function(self, schema: str) -> dict[str, Any]:
+        """Return a tool as chat templates show it. Chat completions have its fields one level lower."""
+        given = Fields(self.get("function", dict, {}), self.path("function")) if "function" in self.values else self
+        about = {"name": given.require("name", str), "description": given.get("description", str, "")}
+        parameters = given.get(schema, dict, {}) or {"type": "object", "properties": {}}
+        return {"type": "function", "function": {**about, "parameters": parameters}}
+
     def ignored(self) -> tuple[str, ...]:
         """Return the names of the fields that were not read. Raises RequestError for one that falsifies the data."""
-        found = []
+        found = [*self.others]
         for name, value in self.values.items():
             neutral = NEUTRAL.get(name, ())
             if (
@@ -168,20 +193,8 @@ class Fields:
                 continue
             if name in REFUSED:
                 raise self.invalid(name, f"an answer is one sample of the policy; send {json.dumps(neutral[0])}")
-            found.append(name[:MAX_NAME_CHARS])
-        return tuple(found[:MAX_IGNORED])
-
-
-def function(given: Fields, parameters: str) -> dict[str, Any]:
-    """Return a function as chat templates show it. `parameters`: the name of the field with the schema."""
-    return {
-        "type": "function",
-        "function": {
-            "name": given.require("name", str),
-            "description": given.get("description", str, ""),
-            "parameters": given.get(parameters, dict, {}) or {"type": "object", "properties": {}},
-        },
-    }
+            found.append(name)
+        return tuple(name[:MAX_NAME_CHARS] for name in found[:MAX_IGNORED])
 
 
 def join_assistants(messages: Iterable[Message]) -> tuple[Message, ...]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rocstar.engine.gateway.dialects import events
 from rocstar.engine.gateway.dialects.events import named_event
-from rocstar.engine.gateway.dialects.fields import Fields, function, join_assistants
+from rocstar.engine.gateway.dialects.fields import Fields, join_assistants
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request, Role, SampledTurn
 from rocstar.sandbox.http.errors import RequestError
 
@@ -52,23 +52,14 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
         messages += map(_message, given.objects("input"))
     if not given.values.get("input"):
         raise given.invalid("input", "send a text or a list of items")
-    kinds = [(tool, tool.get("type", str, "function")) for tool in given.objects("tools")]
-    choice = given.values.get("tool_choice")
-    given.names.add("tool_choice")
     return Request(
         model=given.require("model", str),
         messages=join_assistants(messages),
-        functions=tuple(function(tool, "parameters") for tool, kind in kinds if kind == "function")
-        if choice != "none"
-        else (),
+        functions=given.functions("function", "parameters"),
         max_tokens=given.limit("max_output_tokens"),
         temperature=given.temperature(),
         is_streamed=given.get("stream", bool, False),
-        ignored=(
-            *(f"tools.{kind}" for _, kind in kinds if kind != "function"),
-            *(["tool_choice"] if choice not in (None, "auto", "none") else []),
-            *given.ignored(),
-        ),
+        ignored=given.ignored(),
     )
 
 

@@ -140,6 +140,14 @@ def test_no_function_is_shown_if_the_client_wants_no_call(read: Any, choice: Any
 
 
 BAD_INPUT = {"id": "t", "name": "f", "input": "x"}
+
+
+def test_a_request_names_a_bounded_number_of_ignored_fields() -> None:
+    tools = [{"type": f"{k}" * 40, "name": "x"} for k in range(100)]
+    ignored = read_responses(tools=tools, **{f"field{k}": 1 for k in range(100)}).ignored
+    assert len(ignored) == 64 and max(map(len, ignored)) <= 40
+
+
 DEEP = b"[" * 300 + b"]" * 300
 HOSTILE = [
     (anthropic_messages, b"", "not JSON"),

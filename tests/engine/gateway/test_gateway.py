@@ -14,7 +14,14 @@ import pytest
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.gateway.dialects import chat
 from rocstar.engine.gateway.endpoint import Gateway, open_gateway
-from rocstar.engine.gateway.session import CLOSING_TEXT, MAX_CLOSING, MAX_CONCURRENT, AgentSession, Sessions
+from rocstar.engine.gateway.session import (
+    CLOSING_TEXT,
+    MAX_CLOSING,
+    MAX_CONCURRENT,
+    MAX_FIELDS,
+    AgentSession,
+    Sessions,
+)
 from rocstar.engine.inference.base import InferenceError, Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits, run_trajectory
 from rocstar.engine.seeds import stream_of
@@ -340,3 +347,10 @@ async def test_the_noise_of_a_prompt_does_not_depend_on_the_order_of_arrival() -
     assert one == other
     assert len({seed for given in one.values() for seed in given}) == 4
     assert one["a"] == [stream_of(KEY)]
+
+
+async def test_a_session_counts_a_bounded_number_of_ignored_fields() -> None:
+    async with opened(make_agent(lambda request: "4")) as client:
+        for k in range(4):
+            await client.chat([USER], **{f"field{k}{n}": 1 for n in range(40)})
+        assert len(client.session.ignored) == MAX_FIELDS and client.session.ignored["field00"] == 1
