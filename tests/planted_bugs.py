@@ -378,6 +378,7 @@ BUGS = [
     Bug("selection.stats_of", "sum(r.is_error for r in results)", "sum(r.status == 'error' for r in results)", "groups/test_selection.py::test_the_penalty_counts_every_call_that_is_not_ok[timeout]"),
     Bug("RowTable.resolve_duplicates", "num_labels > 1", "num_labels > 2", "test_build.py::test_every_row_has_one_end_with_its_evidence"),
     Bug("AgentSession.delivered", "self._answers.pop(digest, None)", "pass", "gateway/test_fuzz.py::test_every_sample_of_fuzzed_sessions_trains_once_with_its_ids_and_log_probs"),
+    Bug("AgentSession._sample", "name in known or len(known) < MAX_FIELDS", "True", "gateway/test_gateway.py::test_a_session_counts_a_bounded_number_of_ignored_fields"),
     Bug("settled_garbage", "gc.get_freeze_count() > 0", "False", "engine/test_garbage.py::test_what_was_frozen_is_so_behind_it_and_what_a_run_left_in_cycles_is_gone"),
     Bug("cold_start.run_cold_start", "enumerate(plan[done:], done + 1)", "enumerate(plan[: len(plan) - done], done + 1)", "test_cold_start.py::test_it_goes_on_with_the_same_bits"),
     Bug("cold_start_optimizer", "(sft.betas[0], sft.betas[1])", "(0.9, 0.95)", "test_optim.py::test_betas_are_those_of_the_recipe"),

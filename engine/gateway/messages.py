@@ -120,6 +120,7 @@ class SampledTurn:
         request: the request of this sample.
         message: the assistant's message: text, reasoning and calls as the client gets them.
         finish: why it ended, in OpenAI's words.
+        stopped_by: the stop sequence of the request that ended it; "" if none did.
         prompt_ids: the ids that the sample continued.
         generation: the sampled ids with the stop token included, a log-prob of the sampled distribution each.
         created: seconds since 1970.
@@ -129,6 +130,7 @@ class SampledTurn:
     request: Request
     message: Message
     finish: Finish
+    stopped_by: str = ""
     prompt_ids: tuple[int, ...]
     generation: Generation
     created: int = field(default=0)

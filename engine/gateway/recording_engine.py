@@ -66,8 +66,8 @@ class RecordingEngine:
         """
         self._engine, self.choice, self.chat, self.emit, self.name = engine, choice, chat, emit, name
         self.is_stopped = False
-        self.is_truncated = False
-        """A stop text ended it."""
+        self.stopped_by = ""
+        """The stop sequence that ended it."""
         self.cached_tokens: int | None = None
         """The cached tokens of the first prompt."""
         self.scores: PromptScores | None = None
@@ -155,7 +155,7 @@ class RecordingEngine:
             return
         for place, token in enumerate(new, begin):
             self._emit_text(self._stop_filter.add("" if token in ends else self._text.add(token)))
-            if self._stop_filter.is_truncated:
+            if self._stop_filter.found:
                 self._truncate_at = place + 1
                 self._abort()
                 return
@@ -177,7 +177,7 @@ class RecordingEngine:
             self._read_new()
         if self._truncate_at is None:
             self._emit_text(self._stop_filter.add(self._text.rest()))
-        if self._stop_filter.is_truncated and self._truncate_at is None:
+        if self._stop_filter.found and self._truncate_at is None:
             self._truncate_at = len(self._received)
         self._emit_text(self._stop_filter.rest())
         if self._parser is not None:
@@ -187,7 +187,7 @@ class RecordingEngine:
             self.cached_tokens = generation.cached_tokens
         if self._truncate_at is None or self.is_stopped:
             return generation
-        self.is_truncated = True
+        self.stopped_by = self._stop_filter.found
         end = self._truncate_at
         return replace(
             generation,

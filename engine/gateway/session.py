@@ -189,14 +189,14 @@ class AgentSession:
             raise conversation_error("deadline", "the time of the session is over", retryable=False) from None
         finally:
             self._busy.discard(number)
-        is_cut = generation.finish is StopReason.length and not recorder.is_truncated
+        is_cut = generation.finish is StopReason.length and not recorder.stopped_by
         is_limit = is_cut and len(generation.ids) >= max_new_tokens
         self.finish = FinishReason.max_tokens if is_limit else None
         message = self._message(request, generation, parts)
         self._rows[number] = self.graph.add(prompt, generation, message)
         self._streams.append(stream)
         finish = "length" if is_cut else "tool_calls" if message.calls else "stop"
-        return self._turn(request, message, finish, prompt, generation)
+        return self._turn(request, message, finish, prompt, generation, recorder.stopped_by)
 
     async def _prompt(self, request: Request) -> TurnPrompt:
         chars = sum(len(message.text) for message in request.messages)
@@ -263,13 +263,20 @@ class AgentSession:
         return Message(role="assistant", text=content, reasoning=reasoning, calls=made)
 
     def _turn(
-        self, request: Request, message: Message, finish: str, prompt: TurnPrompt, generation: Generation
+        self,
+        request: Request,
+        message: Message,
+        finish: str,
+        prompt: TurnPrompt,
+        generation: Generation,
+        stopped_by: str = "",
     ) -> SampledTurn:
         return SampledTurn(
             id=f"{self._id}-{len(self.graph.nodes)}-{self._num_closing}",
             request=request,
             message=message,
             finish=finish,  # type: ignore[arg-type]
+            stopped_by=stopped_by,
             prompt_ids=tuple(prompt.ids),
             generation=generation,
             created=int(time.time()),

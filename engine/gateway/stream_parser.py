@@ -79,17 +79,19 @@ class StopSequences:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.is_truncated = False
+        self.found = ""
+        """The stop sequence that truncated the text."""
 
     def add(self, text: str) -> str:
-        """The part that is before a stop text for sure. Once `is_cut`, nothing."""
-        if self.is_truncated or not self._stops:
-            return "" if self.is_truncated else text
+        """The part that is before a stop text for sure. Once one is found, nothing."""
+        if self.found or not self._stops:
+            return "" if self.found else text
         text = self._held + text
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:  # the first complete one, so that later chunks cannot change the result
-            self.is_truncated, self._held = True, ""
-            return text[: min(found)[1]]
+            self._held = ""
+            _, at, self.found = min(found)
+            return text[:at]
         keep = _partial_tag_length(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

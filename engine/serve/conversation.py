@@ -165,7 +165,7 @@ class ServedConversation:
     def finish(self, choice: int) -> str:
         """OpenAI's finish reason."""
         trajectory = self.trajectories[choice]
-        if self.choices[choice].is_truncated:
+        if self.choices[choice].stopped_by:
             return "stop"
         if trajectory.finish_reason is not FinishReason.answered:
             return "length"

@@ -105,8 +105,8 @@ def write(sample: SampledTurn) -> dict[str, Any]:
         "role": "assistant",
         "model": sample.request.model,
         "content": blocks,
-        "stop_reason": _STOP_REASONS[sample.finish],
-        "stop_sequence": None,
+        "stop_reason": "stop_sequence" if sample.stopped_by else _STOP_REASONS[sample.finish],
+        "stop_sequence": sample.stopped_by or None,
         "usage": {"input_tokens": len(sample.prompt_ids), "output_tokens": len(sample.generation.ids)},
     }
 

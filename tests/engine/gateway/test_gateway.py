@@ -354,3 +354,11 @@ async def test_a_session_counts_a_bounded_number_of_ignored_fields() -> None:
         for k in range(4):
             await client.chat([USER], **{f"field{k}{n}": 1 for n in range(40)})
         assert len(client.session.ignored) == MAX_FIELDS and client.session.ignored["field00"] == 1
+
+
+async def test_a_stop_sequence_ends_the_sample_and_is_named() -> None:
+    async with opened(make_agent(["It is four. END 5"])) as client:
+        body = {"model": "m", "max_tokens": 99, "messages": [USER], "stop_sequences": ["five", "END"]}
+        answer = await client.json(body, "/v1/messages")
+        assert answer["content"] == [{"type": "text", "text": "It is four."}]
+        assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")

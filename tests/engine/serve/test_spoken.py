@@ -41,10 +41,10 @@ def test_cuts_change_nothing_of_what_is_said(turns: list[tuple[str, list[int]]])
 
 @given(TEXTS, st.lists(st.integers(0, 400), max_size=12))
 def test_cuts_change_nothing_of_where_a_text_stops(text: str, places: list[int]) -> None:
-    def stopped(pieces: list[str]) -> tuple[str, bool]:
+    def stopped(pieces: list[str]) -> tuple[str, str]:
         until = StopSequences(["STOP", "TO", "PSX"])
         payload = "".join(until.add(piece) for piece in pieces)
-        return payload + until.rest(), until.is_truncated
+        return payload + until.rest(), until.found
 
     assert stopped(cut(text, places)) == stopped([text])
 
@@ -52,7 +52,7 @@ def test_cuts_change_nothing_of_where_a_text_stops(text: str, places: list[int])
 def test_a_text_stops_before_the_stop_text() -> None:
     until = StopSequences(["\n\n", "Q:"])
     assert [until.add(piece) for piece in ("one\n", "two\n", "\nthree")] == ["one", "\ntwo", ""]
-    assert until.is_truncated and not until.rest()
+    assert until.found and not until.rest()
 
 
 @given(st.text(alphabet="aé🙂\ufffd<", max_size=20))
