@@ -40,7 +40,7 @@ class Teacher:
     model: str
     api_key: str = ""
     sessions: dict[str, TeacherSession] = field(default_factory=dict)
-    """Of each attempt, by its key."""
+    """By the key of the attempt."""
 
     async def answer(self, request: Request, *, max_tokens: int) -> tuple[Message, Finish]:
         """Return the answer to a request, and why it ended. InferenceError: the endpoint cannot be reached, or does

@@ -22,7 +22,9 @@ MODELS = (AGENT, RAW)
 MAX_CHOICES = 128
 MAX_STOPS = 16
 
-NEUTRAL = {**{name: values for name, values in fields.NEUTRAL.items() if name != "n"}, "suffix": ("",)}
+_READ = ("n", "top_logprobs")
+"""Fields of the table that requests have with other values, too."""
+NEUTRAL = {**{name: values for name, values in fields.NEUTRAL.items() if name not in _READ}, "suffix": ("",)}
 """Fields that would change the sampling, with their neutral values; other values are rejected."""
 
 KNOWN = frozenset({

@@ -194,7 +194,7 @@ def rollout(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _record_teacher(recipe: Recipe, options: argparse.Namespace) -> int:
-    """Record what a teacher does on the tasks of the first stage."""
+    """Record a teacher's attempts at the tasks of the first stage."""
     if options.steps or options.resume or options.dry_run or not options.teacher_model:
         raise ConfigError("--teacher URL needs --teacher-model NAME, and takes no --steps, --resume and --dry-run")
     with loading():

@@ -152,7 +152,7 @@ class ResampledGroup:
 
     @property
     def outcomes(self) -> list[Scored]:
-        """Of the kept ones."""
+        """One for each kept trajectory."""
         return [trajectory.outcome for trajectory in self.kept if isinstance(trajectory.outcome, Scored)]
 
     def verdicts(self, advantages: Sequence[Advantage]) -> Iterator[tuple[Trajectory, Verdict]]:
