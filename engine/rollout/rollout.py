@@ -246,7 +246,7 @@ class Draft(GenerationBuilder):
     outcome: Outcome | None = None
     starts: Sequence[int] = (0,)
     given: Given | None = None
-    """Of a foreign agent, as of `Trajectory`."""
+    """The result of a foreign agent."""
 
     @property
     def name(self) -> str:
