@@ -216,6 +216,7 @@ BUGS = [
     Bug("_task_of_row", "id_of_task(question, answer, context)", "content_id(config.source, question, answer)", "test_data.py::test_an_id_says_nothing_of_where_the_data_lies"),
     Bug("complete_frames", "at + size > end", "at >= end", "test_step_file.py::test_a_torn_end_costs_what_was_being_written_and_no_more"),
     Bug("add_adapters", "parameter.requires_grad_(_is_adapter(name))", "parameter.requires_grad_(True)", "test_adapters.py::test_only_adapters_move_and_have_moments"),
+    Bug("AgentSession.__init__", "contextvars.copy_context()", "contextvars.Context()", "gateway/test_harness.py::test_a_request_is_on_the_wait_board_of_its_trajectory"),
     Bug("AgentReward.score", "given.is_correct and not attempt.is_truncated", "given.is_correct", "serving/test_harness.py::test_a_number_is_the_reward_alone_or_with_that_of_the_recipe"),
     Bug("GatewayHarness.converse", "session.failure or failure", "failure", "gateway/test_harness.py::test_a_failure_of_the_engine_is_no_failure_of_the_agent"),
     Bug("GatewayHarness.converse", "not draft.turns", "False", "gateway/test_harness.py::test_an_agent_that_asks_for_nothing_has_no_reward"),

@@ -11,6 +11,7 @@ Limits end it with closing answers, which nothing records: agents do not keep th
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import json
 import secrets
@@ -28,6 +29,7 @@ from rocstar.engine.inference.base import Generation, InferenceError, StopReason
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT, Agent
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.types import FinishReason, TrajectoryKey
+from rocstar.engine.waits import waiting
 from rocstar.sandbox.http.errors import RequestError
 
 MAX_CONCURRENT = 16
@@ -89,6 +91,8 @@ class AgentSession:
         """The noise stream of each node."""
         self._samples: Counter[bytes] = Counter()
         """Samples that began, by the digest of their prompt."""
+        self._context = contextvars.copy_context()
+        """With the wait board of the run, which the tasks of a server do not have."""
         self._first: bytes | None = None
         """The digest of the first prompt."""
 
@@ -108,7 +112,7 @@ class AgentSession:
             if len(self._running) >= MAX_CONCURRENT:
                 message = f"{len(self._running)} requests of this session are being sampled; ask again later"
                 raise RequestError(message, status=429, kind="queue_full")
-            answer = self._answers[digest] = asyncio.create_task(self._sample(request))
+            answer = self._answers[digest] = asyncio.create_task(self._sample(request), context=self._context)
             self._running.add(answer)
             answer.add_done_callback(lambda task: self._settle(digest, task))
             idle = [key for key, task in self._answers.items() if task.done()]
@@ -170,15 +174,16 @@ class AgentSession:
         recorder.listen()
         stream = self._stream(prompt)
         try:
-            generation = await recorder.generate(
-                prompt.ids,
-                request_id=recorder.name,
-                max_new_tokens=max_new_tokens if asked is None else min(asked, max_new_tokens),
-                stop_ids=chat.stop_ids.union(request.stop_ids),
-                sampling=sampling,
-                seed=stream,
-                deadline=self._deadline(),
-            )
+            async with waiting(recorder.name, "the policy", kind="generate", deadline=None):
+                generation = await recorder.generate(
+                    prompt.ids,
+                    request_id=recorder.name,
+                    max_new_tokens=max_new_tokens if asked is None else min(asked, max_new_tokens),
+                    stop_ids=chat.stop_ids.union(request.stop_ids),
+                    sampling=sampling,
+                    seed=stream,
+                    deadline=self._deadline(),
+                )
             if generation.finish is StopReason.aborted:
                 raise InferenceError("aborted", "the turn was aborted", retryable=True)
         except InferenceError as error:

@@ -119,12 +119,11 @@ class TeacherSession(AgentSession):
         try:
             async with asyncio.timeout_at(self._deadline()):
                 message, finish = await self._teacher.answer(request, max_tokens=most)
-        except InferenceError as error:
-            self.failure = error
-            raise conversation_error(error.kind, error.detail, retryable=error.retryable) from None
-        except TimeoutError:
-            self.failure = InferenceError("deadline", "the teacher did not answer in time", retryable=True)
-            raise conversation_error("deadline", self.failure.detail, retryable=False) from None
+        except (InferenceError, TimeoutError) as error:
+            late = InferenceError("deadline", "the teacher did not answer in time", retryable=True)
+            self.failure = error if isinstance(error, InferenceError) else late
+            kind, detail = self.failure.kind, self.failure.detail
+            raise conversation_error(kind, detail, retryable=self.failure.retryable) from None
         self.finish = FinishReason.max_tokens if finish == "length" else None
         generation = replace(NO_TOKENS, finish=StopReason.length if self.finish else StopReason.stop)
         self.graph.add(prompt, generation, message)

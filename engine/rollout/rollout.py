@@ -246,7 +246,7 @@ class Draft(GenerationBuilder):
     outcome: Outcome | None = None
     starts: Sequence[int] = (0,)
     given: Given | None = None
-    """The result that a foreign agent gave, see `Given`."""
+    """The result of a foreign agent."""
 
     @property
     def name(self) -> str:
@@ -307,21 +307,18 @@ class Draft(GenerationBuilder):
             turns=tuple(self.turns),
             finish_reason=self.finish or FinishReason.aborted,
             outcome=self.outcome,
-            times=self._times(),
+            times=TrajectoryTimes(
+                began=self.clock.began,
+                ended_s=self.ended_s,
+                granted_s=self.clock.granted_s,
+                turns=tuple(
+                    TurnTimes(written=written, calls=tuple(result.ran for result in turn.results))
+                    for turn, written in zip(self.turns, self.written, strict=False)  # a foreign agent is not timed
+                ),
+                judged=self.judged,
+            ),
             starts=tuple(self.starts),
             given=self.given,
-        )
-
-    def _times(self) -> TrajectoryTimes:
-        return TrajectoryTimes(
-            began=self.clock.began,
-            ended_s=self.ended_s,
-            granted_s=self.clock.granted_s,
-            turns=tuple(
-                TurnTimes(written=written, calls=tuple(result.ran for result in turn.results))
-                for turn, written in zip(self.turns, self.written, strict=False)  # a foreign agent is not timed
-            ),
-            judged=self.judged,
         )
 
 

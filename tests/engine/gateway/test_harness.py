@@ -24,6 +24,7 @@ from rocstar.engine.gateway.tool_errors import is_error_text
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.types import Failed, FinishReason, Given, Scored, Task, Trajectory
+from rocstar.engine.waits import WaitBoard
 from tests.engine.serve.conftest import call
 
 from .test_gateway import KEY, make_agent
@@ -130,6 +131,21 @@ async def test_an_agent_that_fails_behind_a_limit_is_truncated() -> None:
     made = await attempt(make_agent(["a", "b"], max_turns=2), function_agent(solve, None, {}))
     assert made.finish_reason is FinishReason.max_turns and isinstance(made.outcome, Scored)
     assert [turn.text for turn in made.turns] == ["a", "b"]
+
+
+async def test_a_request_is_on_the_wait_board_of_its_trajectory() -> None:
+    """The watchdog takes a board without changes for a standstill."""
+    board, kinds = WaitBoard(), set[tuple[str, str]]()
+
+    def script(request: Any) -> str:
+        kinds.update((wait.who, wait.kind) for wait in board.entries)
+        return "4"
+
+    agent = make_agent(script)
+    async with harnessed(agent, function_agent(loop, None, {"functions": [], "results": []})) as foreign:
+        with board.installed():
+            await run_trajectory(foreign, TASK, KEY)
+    assert kinds == {(str(KEY), "tool"), (str(KEY), "generate")}
 
 
 # ---- programs ----

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rocstar.engine.types import Attempt, Failed, Given, Outcome, Scored, Task, Turn
+from rocstar.train.learner.sft import read_conversations
 from rocstar.train.recipe.agent_config import AgentConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
@@ -28,6 +32,7 @@ def plain(task: Task) -> str:
 
 
 HERE = f"{Path(__file__).absolute()}"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_agent"
 
 
 @pytest.mark.parametrize(
@@ -60,6 +65,14 @@ def test_a_start_refuses_an_agent_that_is_not_there(fields: dict[str, Any], word
         check_agent(AgentConfig(**fields))
     check_agent(AgentConfig(kind=f"{HERE}:solve", args={"turns": 2}))
     check_agent(AgentConfig(kind="program", command="true"))
+
+
+def test_the_example_is_a_recipe_with_data(tmp_path: Path) -> None:
+    example = shutil.copytree(EXAMPLE, tmp_path / "example")
+    subprocess.run([sys.executable, "make_data.py"], cwd=example, check=True, timeout=60)
+    recipe = load_recipe(example / "recipe.toml")
+    assert recipe.agent.command == ["python", str(example / "agent.py")]
+    assert all(row["tools"] for row in read_conversations(Path(recipe.sft.data)))
 
 
 def test_files_of_a_command_are_found_beside_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
