@@ -22,7 +22,8 @@ MODELS = (AGENT, RAW)
 MAX_CHOICES = 128
 MAX_STOPS = 16
 
-NEUTRAL = {**{name: values for name, values in fields.NEUTRAL.items() if name != "n"}, "suffix": ("",)}
+_READ = ("n", "top_logprobs")
+NEUTRAL = {**{name: values for name, values in fields.NEUTRAL.items() if name not in _READ}, "suffix": ("",)}
 """Fields that would change the sampling, with their neutral values; other values are rejected."""
 
 KNOWN = frozenset({
