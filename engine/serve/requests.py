@@ -1,7 +1,6 @@
 """The request bodies, field by field, with OpenAI's names. A field that would be ignored silently is refused.
 
-openapi.py generates the description of the endpoint from these models. A field whose check in
-request_builder.py gives a better message than a model has its schema as `WithJsonSchema`.
+schemas.json describes the bodies for clients; a test compares both, field by field.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rocstar.engine.gateway.dialects import fields
 from rocstar.sandbox.http.errors import RequestError
@@ -52,74 +51,18 @@ NumTops = Annotated[int, Field(ge=0, le=1), BeforeValidator(_to_int)]
 StopText = Annotated[str, Field(min_length=1)]
 StopList = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 
-Stops = Annotated[
-    StopList | None,
-    BeforeValidator(
-        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=StopText | StopList | None
-    ),
-]
-
-
-def _nullable_schema(**schema: Any) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [schema, {"type": "null"}]})
-
-
-def _object_schema(*required: str, **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required)}
-
-
-_TEXT = {"type": "string"}
-_PART = _object_schema("type", "text", type={"const": "text"}, text=_TEXT)
-_ARGUMENTS = {"anyOf": [{"type": "object"}, {"type": "string", "description": "an object as JSON"}]}
-
-_CALL = _object_schema("function", function=_object_schema("name", "arguments", name=_TEXT, arguments=_ARGUMENTS))
-
-_FUNCTION = _object_schema("name", name={"type": "string", "minLength": 1}, parameters={"type": "object"})
-_TOOL = _object_schema("type", "function", type={"const": "function"}, function=_FUNCTION)
-_FORM = _object_schema("type", type={"const": "text"})
-_ID = {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}
-_IDS = {"type": "array", "items": _ID, "minItems": 1}
-_PROMPT = {"type": "string", "minLength": 1}
-
-_PROMPTS: dict[str, Any] = {
-    "anyOf": [_PROMPT, _IDS, *({"type": "array", "items": one, "minItems": 1} for one in (_PROMPT, _IDS))]
-}
-
-
-def _add_neutral_fields(schema: dict[str, Any]) -> None:
-    """Name the fields of which one value is taken, and no other."""
-    for name, values in NEUTRAL.items():
-        schema["properties"][name] = {"enum": [*values, None], "description": "changes nothing"}
-
-
-def _require_messages_or_tokens(schema: dict[str, Any]) -> None:
-    """Require messages, or token ids to continue from."""
-    _add_neutral_fields(schema)
-    schema["anyOf"] = [
-        {"required": ["messages"], "properties": {"messages": {"minItems": 1}}},
-        {"required": ["prefix_token_ids"], "properties": {"prefix_token_ids": {"type": "array"}}},
-    ]
+Stops = Annotated[StopList | None, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 
 class RequestMessage(BaseModel):
     """A chat message as clients write it. Only an assistant's may have no text, or calls."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        strict=True,
-        json_schema_extra={
-            "if": {"properties": {"role": {"const": "assistant"}}, "required": ["role"]},
-            "else": {
-                "required": ["content"],
-                "properties": {"content": {"not": {"type": "null"}}, "tool_calls": {"maxItems": 0}},
-            },
-        },
-    )
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[Content, _nullable_schema(anyOf=[_TEXT, {"type": "array", "items": _PART}])] = None
+    content: Content = None
     reasoning_content: str | None = None
-    tool_calls: Annotated[list[dict[str, Any]] | None, _nullable_schema(type="array", items=_CALL)] = None
+    tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -145,9 +88,9 @@ class GenerationRequest(BaseModel):
     """The fields of both kinds of generation."""
 
     # Texts of clients are no keys: pydantic would keep 16,384 of them.
-    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_add_neutral_fields, cache_strings="keys")
+    model_config = ConfigDict(extra="allow", strict=True, cache_strings="keys")
 
-    model: Annotated[str, Field(json_schema_extra={"enum": list(MODELS)})]
+    model: str
     n: NumChoices | None = None
     temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
     max_tokens: Limit | None = None
@@ -180,16 +123,14 @@ class ChatRequest(GenerationRequest):
         user messages; it is empty if the policy continues.
     """
 
-    model_config = ConfigDict(json_schema_extra=_require_messages_or_tokens)
-
     messages: list[RequestMessage] = Field(default_factory=list)
     prefix_token_ids: Annotated[list[TokenId] | None, Field(min_length=1)] = None
     return_token_ids: bool = False
     max_completion_tokens: Limit | None = None
-    tools: Annotated[list[dict[str, Any]] | None, _nullable_schema(type="array", items=_TOOL)] = None
+    tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     """`none` hides the client's tools. A policy cannot be forced to call: other values are as `auto`."""
-    response_format: Annotated[dict[str, Any] | None, _nullable_schema(**_FORM)] = None
+    response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Whole | None = None
     """Read for clients that send it; the list of likely tokens stays empty."""
@@ -198,7 +139,7 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """The body of /v1/completions: a text or ids, or a list of either."""
 
-    prompt: Annotated[str | list[Whole] | list[str] | list[list[Whole]], WithJsonSchema(_PROMPTS)]
+    prompt: str | list[Whole] | list[str] | list[list[Whole]]
     echo: bool | None = None
     logprobs: NumTops | None = None
 
@@ -206,16 +147,7 @@ class CompletionRequest(GenerationRequest):
 class TokenizeRequest(BaseModel):
     """The body of /tokenize: a text, or messages as a prompt shows them."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        strict=True,
-        json_schema_extra={
-            "oneOf": [
-                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
-                {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
-            ]
-        },
-    )
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     prompt: str | None = None
     messages: Annotated[list[RequestMessage], Field(min_length=1)] | None = None
