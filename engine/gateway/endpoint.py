@@ -22,7 +22,7 @@ from rocstar.engine.gateway.messages import Request, SampledTurn
 from rocstar.engine.gateway.session import Sessions
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import parse_bearer_token
-from rocstar.sandbox.http.listening import Address, bind, listen
+from rocstar.sandbox.http.listening import BACKLOG, Address, bind, listen
 from rocstar.sandbox.http.responses import JSON, client_gone_response, json_response
 
 STREAM_HEADERS = {
@@ -128,7 +128,7 @@ async def open_gateway(
         try:
             gateway.url = listen(listening)[0]
             for one in listening:
-                await web.SockSite(runner, one).start()
+                await web.SockSite(runner, one, backlog=BACKLOG).start()
             yield gateway
         finally:
             await runner.cleanup()

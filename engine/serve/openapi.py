@@ -13,19 +13,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-
-from rocstar.engine.serve.requests import (
-    MODELS,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    FeedbackRequest,
-    TokenizeRequest,
-)
+from rocstar.engine.serve.requests import MODELS
 from rocstar.sandbox.http.openapi import (
-    REF,
     RouteInfo,
     build_openapi,
     build_operation,
@@ -37,7 +26,7 @@ from rocstar.sandbox.http.openapi import (
 
 EVENTS, HTML = "text/event-stream", "text/html"
 SCHEMAS = json.loads(Path(__file__).with_name("schemas.json").read_text(encoding="utf-8"))
-"""The schemas of response bodies by name; tests compare them with the responses."""
+"""The schemas of all bodies by name; tests compare them with the models of requests, and with responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +34,28 @@ class ServedRoute(RouteInfo):
     """A route with its models.
 
     Attributes:
-        body: the model of the request body, or None.
+        body: the schema of the request body, or None.
         answer: the schema of the response with status 200; None if it is not JSON.
         chunk: the schema of an event of a stream, or None.
         status: the status of the response.
         vendor: whose format the bodies have, which is not described here; "" for ours.
     """
 
-    body: type[BaseModel] | None = None
+    body: str | None = None
     answer: str | None = None
     chunk: str | None = None
     status: int = field(default=200, kw_only=True)
     vendor: str = field(default="", kw_only=True)
 
 
-_BODIES = (ChatRequest, CompletionRequest, DetokenizeRequest, FeedbackRequest, TokenizeRequest)
 _ENTRIES = tomllib.loads(Path(__file__).with_name("routes.toml").read_text(encoding="utf-8"))
 TAGS = tuple(_ENTRIES)
 """The sections of the page."""
 
 
-def _routes(
-    tag: str, *, route: str, prefixes: Sequence[str] = ("",), body: str = "", **fields: Any
-) -> list[ServedRoute]:
+def _routes(tag: str, *, route: str, prefixes: Sequence[str] = ("",), **fields: Any) -> list[ServedRoute]:
     method, path = route.split()
-    model = next((one for one in _BODIES if one.__name__ == body), None)
-    return [ServedRoute(method, prefix + path, tag, body=model, **fields) for prefix in prefixes]
+    return [ServedRoute(method, prefix + path, tag, **fields) for prefix in prefixes]
 
 
 ROUTES = tuple(route for tag, entries in _ENTRIES.items() for entry in entries for route in _routes(tag, **entry))
@@ -80,21 +65,11 @@ ROUTES = tuple(route for tag, entries in _ENTRIES.items() for entry in entries f
 @cache
 def build_document(*, needs_token: bool) -> dict[str, Any]:
     """Return the description. Do not change it: it is cached. needs_token: clients must send one."""
-    components: dict[str, Any] = {"schemas": schemas()}
+    components: dict[str, Any] = {"schemas": SCHEMAS}
     if needs_token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     describe = partial(_describe, needs_token=needs_token)
     return build_openapi("rocstar serve", TAGS, ROUTES, describe, components)
-
-
-@cache
-def schemas() -> dict[str, Any]:
-    """Return the JSON schemas of all bodies and answers, by name."""
-    models = sorted({route.body for route in ROUTES if route.body is not None}, key=lambda m: m.__name__)
-    _, found = models_json_schema(
-        [(model, "validation") for model in models], ref_template=REF.replace("name", "model")
-    )
-    return {**found["$defs"], **SCHEMAS}
 
 
 def _describe(route: ServedRoute, *, needs_token: bool) -> dict[str, Any]:
@@ -107,8 +82,7 @@ def _describe(route: ServedRoute, *, needs_token: bool) -> dict[str, Any]:
         parameters.append({"name": "model", "in": "path", "required": True, "schema": schema})
     if "{key}" in route.path:
         parameters.append({"name": "key", "in": "path", "required": True, "schema": {"type": "string"}})
-    body = None if route.body is None else route.body.__name__
-    operation = build_operation(route, responses, body=body, parameters=parameters)
+    operation = build_operation(route, responses, body=route.body, parameters=parameters)
     if needs_token:
         operation["security"] = [] if route.open else [{"token": []}]
     return operation

@@ -13,10 +13,12 @@ from rocstar.engine.serve.endpoint import OPEN_PATHS
 from rocstar.engine.serve.openapi import EVENTS, ROUTES, build_document, render_page
 from rocstar.engine.serve.request_builder import RequestBuilder
 from rocstar.engine.serve.requests import (
+    NEUTRAL,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     FeedbackRequest,
+    GenerationRequest,
     TokenizeRequest,
     parse_request,
 )
@@ -56,14 +58,14 @@ async def test_what_a_route_takes_and_answers_is_described(serving: Serving) -> 
         id_ = (await client.chat())["id"]
         for route in (route for route in ROUTES if not route.vendor):
             assert (route.body is None) == (route.example is None)
-            body = {**route.example, "id": id_} if route.body is FeedbackRequest else route.example
+            body = {**route.example, "id": id_} if route.body == "FeedbackRequest" else route.example
             path = client.endpoint.url + route.path.replace("{model}", "rocstar-raw")
             async with client.session.request(route.method, path, json=body, allow_redirects=False) as answer:
                 text = await answer.text()
                 assert answer.status == route.status, text
                 assert route.status != 200 or answer.content_type == route.content
             if route.body is not None:
-                assert not fails(body, route.body.__name__)
+                assert not fails(body, route.body)
                 refused = await client.json(route.path, {"model": 1}, status=400)
                 assert not fails(refused, "ErrorBody")
             if route.answer is not None:
@@ -145,6 +147,8 @@ def test_what_is_described_is_taken_and_nothing_else(model: type[BaseModel]) -> 
     faces = RequestBuilder(make_agent(scripted(["4"]), SlowTool()), None)
     base = BASES[model]
     properties = DOCUMENT["components"]["schemas"][model.__name__]["properties"]
+    assert properties.keys() >= model.model_fields.keys()
+    assert not issubclass(model, GenerationRequest) or properties.keys() >= NEUTRAL.keys()
     wrong = []
     # What may stand beside a prefix depends on the face and the messages, which no schema says.
     for name in (*sorted(properties.keys() - {"prefix_token_ids"}), "unknown"):

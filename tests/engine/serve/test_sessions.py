@@ -111,6 +111,11 @@ async def test_a_request_of_another_dialect_is_a_conversation(serving: Serving, 
         ids = {"model": "any", "token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 9}}
         raw = await client.json("/inference/v1/generate", ids)
         assert raw["choices"][0]["token_ids"] == [*TOKENIZER.encode("4"), client.agent.chat.stop_id]
+        (choice,) = raw["choices"]  # the checks of verifiers' client (renderers/client.py, 0.1.12)
+        rows = choice["logprobs"]["content"]
+        assert [row["token"] for row in rows] == [f"token_id:{token}" for token in choice["token_ids"]]
+        assert [row["logprob"] for row in rows] == [logprob_of(token) for token in choice["token_ids"]]
+        assert raw["request_id"] and raw["prompt_token_ids"] == [5, 6, 7]
         assert client.agent.inference.requests[0].sampling.temperature == 0.5
         refused = await client.json("/v1/messages", {**MESSAGES, "messages": []}, status=400)
         assert refused["type"] == "error"
