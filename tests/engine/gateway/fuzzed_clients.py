@@ -420,7 +420,8 @@ def send_to(http: aiohttp.ClientSession, url: str, secret: str, rng: Random) -> 
     """Return a client's connection to its session."""
 
     async def post(route: str, body: bytes) -> bytes:
-        async with http.post(url + route, data=body, headers={"x-api-key": secret}) as response:
+        headers = {"x-api-key": secret, "x-stainless-retry-count": str(rng.randrange(3))}
+        async with http.post(url + route, data=body, headers=headers) as response:
             content = await response.read()
             assert response.status == 200, content
             return content
