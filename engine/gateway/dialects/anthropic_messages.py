@@ -62,29 +62,26 @@ def _messages(entry: Fields) -> Iterator[Message]:
         return
     texts: list[str] = []
     for block in entry.objects("content"):
-        kind = block.require("type", str)
-        if role == "assistant" and kind == "thinking":
-            yield Message(role=role, reasoning=block.get("thinking", str, ""))
-        elif role == "assistant" and kind == "tool_use":
-            arguments = json.dumps(block.get("input", dict, {}), ensure_ascii=False)
-            call = FunctionCall(id=block.require("id", str), name=block.require("name", str), arguments=arguments)
-            yield Message(role=role, calls=(call,))
-        elif role == "assistant" and kind == "redacted_thinking":
-            continue
-        elif role == "assistant":
-            yield Message(role=role, text=block.part_text(("text",)))
-        elif kind == "tool_result":
-            if texts:
-                yield Message(role=role, text="".join(texts))
-                texts = []
-            yield Message(
-                role="tool",
-                text=block.content("content", ("text",)),
-                call_id=block.require("tool_use_id", str),
-                is_error=block.get("is_error", bool, False),
-            )
-        else:
-            texts.append(block.part_text(("text",)))
+        match role, block.require("type", str):
+            case "assistant", "thinking":
+                yield Message(role="assistant", reasoning=block.get("thinking", str, ""))
+            case "assistant", "redacted_thinking":
+                pass
+            case "assistant", "tool_use":
+                arguments = json.dumps(block.get("input", dict, {}), ensure_ascii=False)
+                call = FunctionCall(id=block.require("id", str), name=block.require("name", str), arguments=arguments)
+                yield Message(role="assistant", calls=(call,))
+            case "assistant", _:
+                yield Message(role="assistant", text=block.part_text(("text",)))
+            case _, "tool_result":
+                if texts:
+                    yield Message(role=role, text="".join(texts))
+                    texts = []
+                call_id, is_error = block.require("tool_use_id", str), block.get("is_error", bool, False)
+                text = block.content("content", ("text",))
+                yield Message(role="tool", text=text, call_id=call_id, is_error=is_error)
+            case _:
+                texts.append(block.part_text(("text",)))
     if texts or not entry.values.get("content"):
         yield Message(role=role, text="".join(texts))
 

@@ -46,12 +46,12 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
         if given.values.get(name):
             raise given.invalid(name, "no answer is stored here; send the whole history in input")
     messages = [] if not (text := given.get("instructions", str, "")) else [Message(role="system", text=text)]
-    if isinstance(given.values.get("input"), str):
-        messages.append(Message(role="user", text=given.require("input", str)))
-    else:
-        messages += map(_message, given.objects("input"))
     if not given.values.get("input"):
         raise given.invalid("input", "send a text or a list of items")
+    is_text = isinstance(given.values["input"], str)
+    messages += (
+        [Message(role="user", text=given.get("input", str, ""))] if is_text else map(_message, given.objects("input"))
+    )
     return Request(
         model=given.require("model", str),
         messages=join_assistants(messages),
@@ -84,12 +84,23 @@ def _message(item: Fields) -> Message:
 def write(sample: SampledTurn) -> dict[str, Any]:
     """Return the answer."""
     num_prompt, num_sampled = len(sample.prompt_ids), len(sample.generation.ids)
-    is_whole = sample.finish != "length"
+    status = "incomplete" if sample.finish == "length" else "completed"
     return {
-        **_head(sample),
-        "status": "completed" if is_whole else "incomplete",
-        "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
-        "output": list(_items(sample)),
+        "id": f"resp_{sample.id}",
+        "object": "response",
+        "created_at": sample.created,
+        "model": sample.request.model,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": None,
+        "metadata": {},
+        "output": list(_items(sample, status)),
+        "parallel_tool_calls": True,
+        "temperature": sample.request.temperature,
+        "tool_choice": "auto",
+        "tools": [{"type": "function", "strict": False, **tool["function"]} for tool in sample.request.functions],
+        "top_p": 1.0,
         "usage": {
             "input_tokens": num_prompt,
             "input_tokens_details": {"cached_tokens": sample.generation.cached_tokens, "cache_write_tokens": 0},
@@ -100,27 +111,8 @@ def write(sample: SampledTurn) -> dict[str, Any]:
     }
 
 
-def _head(sample: SampledTurn) -> dict[str, Any]:
-    """Return the fields that do not depend on the sample."""
-    return {
-        "id": f"resp_{sample.id}",
-        "object": "response",
-        "created_at": sample.created,
-        "model": sample.request.model,
-        "error": None,
-        "instructions": None,
-        "metadata": {},
-        "parallel_tool_calls": True,
-        "temperature": sample.request.temperature,
-        "tool_choice": "auto",
-        "tools": [{"type": "function", "strict": False, **tool["function"]} for tool in sample.request.functions],
-        "top_p": 1.0,
-    }
-
-
-def _items(sample: SampledTurn) -> Iterator[dict[str, Any]]:
+def _items(sample: SampledTurn, status: str) -> Iterator[dict[str, Any]]:
     message, name = sample.message, sample.id
-    status = "completed" if sample.finish != "length" else "incomplete"
     if message.reasoning:
         summary = [{"type": "summary_text", "text": message.reasoning}]
         # Clients that keep no answers on the server send reasoning back only with encrypted content.

@@ -27,6 +27,7 @@ from aiohttp import web
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.gateway.endpoint import COUNT_TOKENS, DIALECTS, open_gateway
 from rocstar.engine.gateway.messages import Finish, FunctionCall, Message, Request, SampledTurn
+from rocstar.engine.gateway.programs import AgentClient
 from rocstar.engine.gateway.session import AgentSession, Sessions
 from rocstar.engine.inference.base import Generation
 from rocstar.engine.types import TrajectoryKey
@@ -272,8 +273,7 @@ async def run_client(name: str, url: str, key: str, venv: Path, npm: Path) -> tu
             (work / path).write_text(text)
         env = {
             "PATH": os.environ["PATH"], "HOME": folder, "TMPDIR": folder, "NO_COLOR": "1", "TERM": "dumb",
-            "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": key,
-            "OPENAI_MODEL": MODEL, "ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": key, "ANTHROPIC_MODEL": MODEL,
+            **AgentClient(url=url, api_key=key, model=MODEL).environment(),
             **client.env,
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(

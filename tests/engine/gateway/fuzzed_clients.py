@@ -384,11 +384,13 @@ class FuzzedAgent:
         return self.client.whole(answer) if is_streamed else dict(json.loads(answer))
 
 
-def check_columns(columns: SessionColumns, policy: LoggedPolicy) -> int:
+def check_columns(columns: SessionColumns, policy: Any) -> int:
     """Compare the training sequences of a session with what the engine sampled in it. Return the trained samples.
 
     Every sequence is what the engine was given and sampled, and every sample trains once, up to its stop sequence;
     except those that no turn followed, while one followed another sample of the same prompt.
+
+    policy: a `LoggedPolicy`, or what logs like it.
     """
     left: dict[tuple[int, ...], list[Generation]] = defaultdict(list)
     for prompt, sample in policy.log:
@@ -420,7 +422,8 @@ def send_to(http: aiohttp.ClientSession, url: str, secret: str, rng: Random) -> 
     """Return a client's connection to its session."""
 
     async def post(route: str, body: bytes) -> bytes:
-        async with http.post(url + route, data=body, headers={"x-api-key": secret}) as response:
+        headers = {"x-api-key": secret, "x-stainless-retry-count": str(rng.randrange(3))}
+        async with http.post(url + route, data=body, headers=headers) as response:
             content = await response.read()
             assert response.status == 200, content
             return content
@@ -459,7 +462,7 @@ class Fuzz:
         return check_session(session, policy, fuzzed)
 
 
-def make_agent(chat: ChatFormat, policy: LoggedPolicy) -> Agent:
+def make_agent(chat: ChatFormat, policy: Any) -> Agent:
     limits = RolloutLimits(max_response_tokens=1 << 19, max_turns=1 << 20, max_tool_tokens=200, timeout_s=600.0)
     tools = Dispatcher(tools=[])
     return Agent(inference=policy, chat=chat, tools=tools, judge=NoJudge(), limits=limits, sampling=Sampling())
