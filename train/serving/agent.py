@@ -26,6 +26,7 @@ from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.serving.backend import backend_of
 from rocstar.train.serving.harness import open_harness
+from rocstar.train.tasks.environments.kinds import environment_judge, places_of
 from rocstar.train.tasks.own_reward import AgentReward, make_judge
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 from rocstar.train.tasks.tools import tool_box
@@ -135,13 +136,15 @@ def make_agent(
     max_turns: int = 1,
 ) -> Agent:
     """Return the agent of a recipe. The two limits are a stage's; without them the caller sets them later."""
-    reward = recipe.agent.reward
-    judge = None if reward == "program" else make_judge(recipe.reward, sandbox)
+    reward, tools = recipe.agent.reward, replace(tool_box(recipe), sandbox=sandbox)
+    plain = make_judge(recipe.reward, sandbox)
+    judge = plain if reward == "recipe" else AgentReward(None if reward == "program" else plain)
     return Agent(
         inference=inference,
         chat=chat,
-        tools=replace(tool_box(recipe), sandbox=sandbox),
-        judge=judge if judge is not None and reward == "recipe" else AgentReward(judge),
+        tools=tools,
+        judge=environment_judge(recipe.environments, plain, judge),
+        environments=places_of(recipe, tools),
         limits=RolloutLimits(
             max_response_tokens=max_response_tokens,
             max_turns=max_turns,
