@@ -18,8 +18,8 @@ from rocstar.train.recipe.environment_config import EnvironmentConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.recipe.own_code import make
-from rocstar.train.tasks.own_reward import AgentReward
 from rocstar.train.tasks.environments.methods import MethodsEnvironment
+from rocstar.train.tasks.own_reward import AgentReward
 
 PLAIN: Final = "reasoning_gym"
 """The kind whose tasks have no environment: the recipe's tools, and its reward."""
@@ -56,13 +56,15 @@ def _environment(config: EnvironmentConfig, field: str) -> Environment:
     """Return the environment of one table. ConfigError names the field."""
     key = json.dumps([config.kind, config.args], default=str, sort_keys=True)
     if key not in _MADE:
-        made: object = make(ADAPTERS.get(config.kind, config.kind), config.args, object, field=field)
+        spec = ADAPTERS.get(config.kind, config.kind)
         try:
+            made: object = make(spec, config.args, object, field=field)
             _MADE[key] = (
                 made if isinstance(made, Environment) else MethodsEnvironment(made, partial(type(made), **config.args))
             )
         except ConfigError as error:
-            raise ConfigError(f"{field} = {config.kind!r}: {error}") from None
+            setting = f"{field} = {config.kind!r}"
+            raise ConfigError(f"{setting}: {str(error).removeprefix(f'{field} = {spec!r}: ')}") from None
     return _MADE[key]
 
 

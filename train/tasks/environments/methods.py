@@ -5,6 +5,7 @@
 The protocol is read from the class. An instance serves one rollout after another: `reset` must clear its state.
 Plain methods run in threads, the calls of an episode one after the other. An exception of a method is the answer
 that the policy reads, {'error': ...}; one of `reset` or `get_reward` fails the trajectory.
+Beyond the protocol: an attribute `is_over` that is true after a call ends the attempt.
 
 Siblings must begin alike, and classes draw their tasks from the module `random`. Where the class's module imports it,
 its state is the episode's during each call, seeded by the task, and such calls run one at a time.
@@ -79,7 +80,7 @@ class MethodsEpisode(EnvironmentEpisode):
         except Exception:  # user code: the caller knows what its errors mean
             self.is_busy = False
             raise
-        self.is_busy = False
+        self.is_busy, self.is_over = False, bool(getattr(self.instance, "is_over", False))
         return result
 
     def _seeded(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

@@ -1,6 +1,5 @@
 """Classes of TRL's protocol in the turn loop: prompt, tools, reward, failures."""
 
-import json
 import random
 import textwrap
 from pathlib import Path
@@ -9,40 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rocstar.engine.rollout.rollout import run_trajectory
-from rocstar.engine.types import Failed, FinishReason, Origin, Scored, Task, Trajectory, TrajectoryKey
+from rocstar.engine.types import Failed, FinishReason, Origin, Scored
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.tasks.environments.kinds import environment_judge, environments_of, places_of
-from tests.fakes.agents import CHAT, FakeJudge, make_agent, python_tools, tool_call
-from tests.fakes.scripted_policy import check_trajectory
+from rocstar.train.tasks.environments.kinds import environments_of
+from tests.fakes.agents import CHAT, tool_call
+from tests.train.tasks.environments.attempts import attempt, call
 
 GUESS = f"{Path(__file__).parent}/guess.py:Guess"
 
 
 def recipe_of(**fields: Any) -> Recipe:
     return load_recipe({"environments": [{"kind": GUESS, "name": "guess", **fields}]})
-
-
-def call(name: str, **arguments: Any) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
-async def attempt(
-    turns: list[str], recipe: Recipe, secret: int = 4, sibling: int = 0, task_id: str = "t", **changes: Any
-) -> Trajectory:
-    """Roll out the turns in the recipe's first environment."""
-    meta = {"environment": recipe.environments[0].label, "row": {"secret": secret, "level": "easy"}}
-    task = Task(id=task_id, source="guess", question="A number?", answer="done", meta=meta)
-    tools = python_tools()
-    judge = environment_judge(recipe.environments, FakeJudge(), FakeJudge())
-    agent = make_agent(turns, tools=tools, judge=judge, environments=places_of(recipe, tools), **changes)
-    key = TrajectoryKey(seed=0, step=0, task_id=task_id, sibling=sibling)
-    trajectory = await run_trajectory(agent, task, key)
-    if isinstance(trajectory.outcome, Scored):
-        check_trajectory(trajectory)
-    return trajectory
 
 
 async def test_an_attempt_uses_prompt_tools_and_reward_of_the_class() -> None:
@@ -62,7 +40,7 @@ async def test_an_attempt_uses_prompt_tools_and_reward_of_the_class() -> None:
 async def test_instances_are_used_again_and_reset() -> None:
     recipe = recipe_of(args={"answer": "again"})
     for secret in (4, 5):
-        t = await attempt([call("guess", n=4), "done"], recipe, secret)
+        t = await attempt([call("guess", n=4), "done"], recipe, row={"secret": secret})
         assert t.results[0].text == ("again" if secret == 4 else "no")
         assert isinstance(t.outcome, Scored) and t.outcome.reward == (0.875 if secret == 4 else -0.125)
     assert len(environments_of(recipe)["guess"]._idle) == 1  # type: ignore[attr-defined]
