@@ -26,7 +26,7 @@ def recipe_of(**fields: Any) -> Recipe:
 async def test_an_attempt_uses_prompt_tools_and_reward_of_the_class() -> None:
     turns = [call("guess", n=3) + call("hint"), call("guess", n=4), "done"]
     t = await attempt(turns, recipe_of(prompt="Please: {question}!"))
-    assert t.outcome == Scored(reward=0.75, method="environment", is_correct=False)
+    assert t.outcome == Scored(reward=0.75, method="program", is_correct=False)
     assert [[result.text for result in turn.results] for turn in t.turns] == [["no", "even"], ["yes"], []]
     shown = environments_of(recipe_of())["guess"].functions
     assert [function["function"]["name"] for function in shown] == ["guess", "hint"]
@@ -64,7 +64,7 @@ async def test_null_is_a_value_of_an_optional_parameter() -> None:
 async def test_the_last_turns_call_counts() -> None:
     t = await attempt([call("guess", n=4), "done"], recipe_of(max_turns=1))
     assert t.finish_reason is FinishReason.max_turns and t.results[0].text == "yes"
-    assert t.outcome == Scored(reward=0.875, method="environment", is_correct=False)
+    assert t.outcome == Scored(reward=0.875, method="program", is_correct=False)
 
 
 async def test_limits_are_at_most_the_agents() -> None:
@@ -78,9 +78,9 @@ async def test_limits_are_at_most_the_agents() -> None:
     ("rule", "turns", "expected"),
     [
         ("recipe", ["done"], Scored(reward=1.0, method="fake")),
-        ("both", ["done"], Scored(reward=1.0, method="fake+environment", is_correct=False)),
-        ("both", [call("guess", n=4), "x"], Scored(reward=0.875, method="fake+environment", is_correct=False)),
-        ("environment", ["done"], Scored(reward=0.0, method="environment", is_correct=False)),
+        ("both", [call("guess", n=4), "done"], Scored(reward=1.875, method="fake", is_correct=True)),
+        ("both", [call("guess", n=4), "x"], Scored(reward=0.875, method="fake", is_correct=False)),
+        ("environment", ["done"], Scored(reward=0.0, method="program", is_correct=False)),
     ],
 )
 async def test_the_reward_is_of_one_or_of_both(rule: str, turns: list[str], expected: Scored) -> None:

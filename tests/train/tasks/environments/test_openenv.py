@@ -75,7 +75,7 @@ GUESSES = [call("step", number=3), call("step", number=9), call("step", number=2
 async def test_steps_are_sent_and_rewards_added(serve: Any) -> None:
     fake, recipe = await serve("guess", PLAYED)
     t = await attempt(GUESSES, recipe, row={"seed": 1})
-    assert t.outcome == Scored(reward=0.5, method="environment", is_correct=False)
+    assert t.outcome == Scored(reward=0.5, method="program", is_correct=False)
     assert t.finish_reason is FinishReason.answered and len(t.turns) == 3, "done ends the attempt"
     assert [result.text for result in t.results] == [
         "no",
@@ -91,13 +91,13 @@ async def test_an_action_that_the_server_finds_invalid_is_an_error_to_read(serve
     _, recipe = await serve("guess", [GUESS[0], GUESS[2]])
     t = await attempt([GUESSES[0], "done"], recipe, row={"seed": 1})
     assert (t.results[0].status, t.results[0].text) == ("bad_arguments", "String should match pattern '^[a-z]*$'")
-    assert t.outcome == Scored(reward=0.0, method="environment", is_correct=False)
+    assert t.outcome == Scored(reward=0.0, method="program", is_correct=False)
 
 
 async def test_the_last_reward_can_be_chosen(serve: Any) -> None:
     _, recipe = await serve("guess", PLAYED, args={"reward": "last"})
     t = await attempt(GUESSES, recipe, row={"seed": 1})
-    assert t.outcome == Scored(reward=1.0, method="environment", is_correct=True)
+    assert t.outcome == Scored(reward=1.0, method="program", is_correct=True)
 
 
 async def test_siblings_get_one_seed(serve: Any) -> None:

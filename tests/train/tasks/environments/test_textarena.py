@@ -46,9 +46,9 @@ async def test_a_game_is_played_until_it_is_over() -> None:
     recipe = load_recipe({"environments": [{"kind": "textarena", "args": {"game": "one"}}]})
     t = await attempt([call("act", text="[3]"), call("act", text="[7]"), "not asked"], recipe, row={"seed": 3})
     assert [result.text for result in t.results] == ["[Player] [3]\n[GAME] no", "The game is over."]
-    assert t.outcome == Scored(reward=1.0, method="environment", is_correct=True) and len(t.turns) == 2
+    assert t.outcome == Scored(reward=1.0, method="program", is_correct=True) and len(t.turns) == 2
     t = await attempt(["done"], recipe, row={})
-    assert t.outcome == Scored(reward=0.0, method="environment", is_correct=False)
+    assert t.outcome == Scored(reward=0.0, method="program", is_correct=False)
 
 
 @pytest.mark.parametrize(
