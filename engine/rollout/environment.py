@@ -13,7 +13,7 @@ import contextlib
 import math
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.tools.box import Dispatcher, Tools
 from rocstar.engine.tools.tool import Tool, ToolFailure
-from rocstar.engine.types import Task, ToolCall, ToolResult, TrajectoryKey
+from rocstar.engine.types import Given, Task, ToolCall, ToolResult, TrajectoryKey
 from rocstar.sandbox.types import SandboxError
 
 if TYPE_CHECKING:
-    from rocstar.engine.rollout.rollout import RolloutLimits
+    from rocstar.engine.rollout.rollout import Harness, RolloutLimits
 
 T = TypeVar("T")
 
@@ -64,10 +64,12 @@ class Environment(ABC):
     Attributes:
         functions: its tools, as chat templates show them.
         gives_reward: False if `EnvironmentEpisode.reward` is always None.
+        solve: runs an agent of its own (`engine.gateway.harness.Solve`) in place of the turn loop, if not None.
     """
 
     functions: Sequence[Mapping[str, Any]] = ()
     gives_reward: bool = True
+    solve: Callable[..., Awaitable[Given]] | None = None
 
     @abstractmethod
     async def open(self, task: Task, seed: int) -> EnvironmentEpisode:
@@ -84,6 +86,7 @@ class EnvironmentPlace:
         timeout_s: of each call to the environment.
         slots: limits the episodes that are open at a time; None for no limit.
         max_turns, max_response_tokens: at most the agent's; 0 for the agent's.
+        harness: runs `environment.solve` in place of the turn loop.
     """
 
     name: str
@@ -94,6 +97,7 @@ class EnvironmentPlace:
     slots: asyncio.Semaphore | None = None
     max_turns: int = 0
     max_response_tokens: int = 0
+    harness: Harness | None = None
 
     def limits(self, common: RolloutLimits) -> RolloutLimits:
         """Return the limits of its trajectories."""

@@ -355,8 +355,9 @@ async def run_trajectory(
     async with agent.attempt(task, key, granted=granted) as draft:
         if (place := place_of(task, agent.environments)) is not None:
             agent = draft.policy = replace(agent, limits=place.limits(agent.limits))
-        if agent.harness is not None and agent.counterpart is None and agent.functions is None and place is None:
-            await agent.harness.converse(agent, draft)
+        harness = agent.harness if place is None else place.harness
+        if harness is not None and agent.counterpart is None and agent.functions is None:
+            await harness.converse(agent, draft)
         else:
             async with agent.tools.open(seed=draft.tool_seed) if place is None else place.open(task, key) as tools:
                 draft.episode = tools if isinstance(tools, OpenEpisode) else None

@@ -26,6 +26,7 @@ PLAIN: Final = "reasoning_gym"
 ADAPTERS: Final[Mapping[str, str]] = {
     "openenv": "rocstar.train.tasks.environments.openenv:OpenEnv",
     "textarena": "rocstar.train.tasks.environments.textarena:Game",
+    "verifiers": "rocstar.train.tasks.environments.verifiers:Verifiers",
 }
 _MADE: dict[str, Environment] = {}
 """Environments by kind and arguments: checks, prompts and agent share one, which may have loaded much."""
