@@ -58,12 +58,11 @@ async def open_environments(
     from rocstar.engine.gateway.session import Sessions
 
     async with open_gateway(Sessions(), model=MODEL, max_context=max_context) as gateway:
-        yield {
-            name: replace(place, harness=GatewayHarness(gateway, solve))
-            if (solve := place.environment.solve)
-            else place
+        harnesses = {
+            name: None if place.environment.solve is None else GatewayHarness(gateway, place.environment.solve)
             for name, place in places.items()
         }
+        yield {name: replace(place, harness=harnesses[name]) for name, place in places.items()}
 
 
 def check_agent(config: AgentConfig) -> None:
