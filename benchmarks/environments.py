@@ -1,8 +1,8 @@
 """Does the reward rise in the example environments of TRL, OpenEnv and verifiers, whose files are unchanged?
 
     python benchmarks/environments.py trl
-    python benchmarks/environments.py openenv --address http://127.0.0.1:8000    (the server of `openenv init NAME`)
-    python benchmarks/environments.py verifiers --address tcp://127.0.0.1:5000   (a taskset of sums, see benchmarks/verifiers_sums.py)
+    python benchmarks/environments.py openenv --address http://127.0.0.1:8000    (of `openenv init echo_words`)
+    python benchmarks/environments.py verifiers --address tcp://127.0.0.1:5000   (a taskset of sums)
 
 A model from nothing learns the form of a call from conversations with random actions, then reinforcement learns the
 environment. Prints avg@4 on held-out tasks before and after, and the rise with a paired bootstrap interval.
@@ -65,7 +65,8 @@ def recipe_of(environment: dict[str, Any], heldout: dict[str, Any], steps: int, 
         "sft": {"steps": 300, "data": "chat.jsonl", "batch_size": 16, "optimizer": "muon", "lr": 1e-2,
                 "warmup_steps": 10, "max_tokens": 900},
         "environments": [environment],
-        "rl": {"tasks_per_step": 8, "rollouts_per_task": 16, "group_size": 8, "lr": 1e-3, "warmup_steps": 0},
+        "rl": {"tasks_per_step": 8, "max_staleness": 0, "rollouts_per_task": 16, "group_size": 8, "lr": 1e-3,
+               "warmup_steps": 0},
         "stages": [{"steps": steps, "max_response_tokens": 96, "max_turns": 2}],
         "eval": [{"samples_per_task": 4, "data": heldout}],
         "engine": {"max_running": 128, "deterministic": True},
@@ -85,7 +86,9 @@ def openenv(folder: Path, address: str, seed: int, steps: int) -> dict[str, Any]
     environment = {"kind": "openenv", "args": {"url": address, "reward": "last"}, "max_episodes": 1,
                    "prompt": "Say a word. ", "data": {"source": "seeds", "size": 64}}  # fmt: skip
     heldout = {"source": "seeds", "size": 32, "seed": 1, "environment": "openenv"}
-    return recipe_of(environment, heldout, steps, seed)
+    recipe = recipe_of(environment, heldout, steps, seed)
+    recipe["engine"]["deterministic"] = False
+    return recipe
 
 
 def verifiers(folder: Path, address: str, seed: int, steps: int) -> dict[str, Any]:
@@ -99,6 +102,11 @@ def verifiers(folder: Path, address: str, seed: int, steps: int) -> dict[str, An
     return recipe
 
 
+def echoed(message: str, length: int) -> str:
+    """Return an observation of OpenEnv's template."""
+    return json.dumps({"echoed_message": message, "message_length": length})
+
+
 def conversations(name: str, functions: list[Any], rng: random.Random) -> Iterator[dict[str, Any]]:
     """Yield conversations in the environment's form, with random actions."""
     for _ in range(3000):
@@ -109,14 +117,15 @@ def conversations(name: str, functions: list[Any], rng: random.Random) -> Iterat
         elif name == "trl":
             asked, arguments = f"Increment the counter by {rng.randint(1, 6)}.", {"step": number}
         else:
-            asked, arguments = "Say a word. ", {"message": word}
+            asked, arguments = f"Say a word. {echoed('Echo Words environment ready!', 0)}", {"message": word}
         messages = [{"role": "user", "content": asked}]
         if arguments is not None:
             call = {"name": functions[0]["function"]["name"], "arguments": arguments}
             messages.append(
                 {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
             )
-            messages.append({"role": "tool", "content": str(number)})
+            result = echoed(word, len(word)) if name == "openenv" else str(number)
+            messages.append({"role": "tool", "content": result})
         answer = "done" if arguments else str(rng.randint(2, 9))
         yield {"messages": [*messages, {"role": "assistant", "content": answer}], "tools": functions}
 

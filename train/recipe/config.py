@@ -72,6 +72,11 @@ class Recipe(Section):
                 f"rl.max_staleness = {self.rl.max_staleness} lets rollouts and learner run beside each "
                 "other, which engine.deterministic = true excludes; set one of them to 0 or false"
             )
+        if self.engine.deterministic and any(one.max_episodes for one in self.environments):
+            raise ValueError(
+                "environments.max_episodes lets attempts wait for each other, which engine.deterministic = true "
+                "excludes; set one of them to 0 or false"
+            )
         if self.lora.rank and self.model.path == "scratch":
             raise ValueError(
                 f"lora.rank = {self.lora.rank} adapts a model that is there, and model.path = 'scratch' "

@@ -71,16 +71,16 @@ class MethodsEpisode(EnvironmentEpisode):
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Return what the method returns, or raise what it raises."""
-        method, self.is_busy = getattr(self.instance, name), True
+        method, before, self.is_busy = getattr(self.instance, name), self.is_busy, True
         try:
             if inspect.iscoroutinefunction(method):
                 result = await method(**arguments)
             else:
                 result = await self.threads.call(self._seeded, method, arguments)
         except Exception:  # user code: the caller knows what its errors mean
-            self.is_busy = False
+            self.is_busy = before
             raise
-        self.is_busy, self.is_over = False, bool(getattr(self.instance, "is_over", False))
+        self.is_busy, self.is_over = before, bool(getattr(self.instance, "is_over", False))
         return result
 
     def _seeded(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

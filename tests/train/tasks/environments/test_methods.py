@@ -122,24 +122,30 @@ async def test_a_failure_is_no_reward(tmp_path: Path, code: dict[str, str], word
     assert isinstance(t.outcome, Failed) and t.outcome.kind == "environment_failed" and words in t.outcome.detail
 
 
-async def test_a_call_that_takes_too_long_fails_the_reset_and_drops_the_instance(tmp_path: Path) -> None:
+async def test_a_call_that_hangs_keeps_its_instance(tmp_path: Path) -> None:
+    """Another attempt gets a new instance; a reset that hangs fails its attempt."""
     source = """
     import threading
     release, made = threading.Event(), []
     class Guess:
         def __init__(self): made.append(self)
-        def reset(self, **row): release.wait(60)
-        def get_reward(self): return 1.0
+        def reset(self, hangs: bool, **row): hangs and release.wait(60)
+        def wait(self) -> None:
+            "Wait."
+            release.wait(60)
+        def get_reward(self): return float(len(made))
     """
     (tmp_path / "slow.py").write_text(textwrap.dedent(source))
-    recipe = load_recipe({"environments": [{"kind": f"{tmp_path}/slow.py:Guess", "name": "own", "timeout_s": 0.05}]})
+    recipe = load_recipe({"environments": [{"kind": f"{tmp_path}/slow.py:Guess", "name": "own", "timeout_s": 0.1}]})
     environment: Any = environments_of(recipe)["own"]
     there = type(environment._idle[0]).reset.__globals__
-    t = await attempt(["done"], recipe)
-    assert isinstance(t.outcome, Failed) and t.outcome.detail == "own: its reset took longer than timeout_s = 0.05"
+    t = await attempt([call("wait"), "done"], recipe, row={"hangs": False})
+    assert t.results[0].status == "timeout" and environment._idle == []
+    t = await attempt(["done"], recipe, row={"hangs": False})
+    assert isinstance(t.outcome, Scored) and t.outcome.reward == 2.0
+    t = await attempt(["done"], recipe, row={"hangs": True})
+    assert isinstance(t.outcome, Failed) and t.outcome.detail == "own: its reset took longer than timeout_s = 0.1"
     there["release"].set()
-    t = await attempt(["done"], load_recipe({"environments": [{"kind": f"{tmp_path}/slow.py:Guess", "name": "own"}]}))
-    assert isinstance(t.outcome, Scored) and len(there["made"]) == 2
 
 
 async def test_siblings_begin_alike_and_draw_alike(tmp_path: Path) -> None:
