@@ -46,8 +46,8 @@ def test_the_listed_tools_are_shown() -> None:
 async def test_a_trajectory_has_a_connection_of_its_own() -> None:
     """Both tools see its notes, and no trajectory those of another."""
     for _ in range(2):
-        t = await attempt([call("note", text="a") + call("count"), call("note", text="b"), "done"])
-        assert [result.text for result in t.results] == ["a", "1", "a, b"]
+        t = await attempt([call("note", text="a") + call("count"), call("note", text="b"), call("count"), "done"])
+        assert [result.text for result in t.results] == ["a", "1", "a, b", "2"]
 
 
 async def test_errors_are_read_by_the_policy() -> None:
