@@ -47,6 +47,9 @@ HIDDEN = "hidden"
 """The key of a task's `meta` that marks a task whose licence asks not to show it. Views and exports of
 records omit its attempts, which repeat the question, unless asked to reveal them."""
 
+MARKS_OF_ENVIRONMENT = frozenset({"environment", "row"})
+"""A task whose `meta` has both is attempted in the environment of that name, which gets the row."""
+
 GRADER_LIMIT = "grader_limit"
 """The method of an answer on which the built-in grader did not finish: it earned 0."""
 REWARD_TIMEOUT = "reward_timeout"
@@ -73,6 +76,11 @@ class Task:
     def messages(self) -> list[Mapping[str, Any]]:
         """Return the messages for the policy: the context, and the question as the user's last message."""
         return [*self.context, {"role": "user", "content": self.question}]
+
+    @property
+    def environment(self) -> str | None:
+        """Return the name of its environment; None without one."""
+        return str(self.meta["environment"]) if self.meta.keys() >= MARKS_OF_ENVIRONMENT else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +235,7 @@ class Attempt:
     is_truncated: bool
     """A limit ended the attempt before the policy had finished its answer."""
     given: Given | None = None
-    """The result of a foreign agent; None of the built-in turn loop."""
+    """The result of a foreign agent or an environment; None of the built-in turn loop."""
 
     @property
     def text(self) -> str:

@@ -22,6 +22,7 @@ RUN_BY_TESTS = {
     "own-agent.md",
     "own-data.md",
     "own-engine.md",
+    "own-environment.md",
     "own-reward.md",
     "own-tool.md",
     "production.md",

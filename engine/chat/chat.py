@@ -190,6 +190,11 @@ class ChatFormat:
         schemas = self._schemas if tools is None else schemas_of(tools)
         return parse_tool_calls(text, self.form, schemas)
 
+    def fits(self, tools: Sequence[Tool]) -> bool:
+        """Return True if the text around turns and the form of calls are the same with these tools."""
+        found = find_boundaries(self.render, tools, thinking=self._thinking)
+        return found == self.boundaries and turn_form(self.render, tools, found).calls == self.form.calls
+
     def turn_text(self, ids: Sequence[int]) -> str:
         """Return the policy's text, without its stop token."""
         ids = ids[:-1] if ids and ids[-1] == self.stop_id else ids

@@ -28,6 +28,7 @@ from rocstar.engine.inference.base import (
 )
 from rocstar.engine.progress.progress import attempting, turn_ended
 from rocstar.engine.rollout.clock import TrajectoryClock
+from rocstar.engine.rollout.environment import EnvironmentPlace, OpenEpisode, place_of
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.tools.box import ToolBox, Tools
 from rocstar.engine.tools.results import cut_middle
@@ -136,10 +137,12 @@ class Policy:
         """
         if draft.finish is not None:
             return None
-        functions = None if self.functions is None else self.functions(draft.task)
+        functions, episode = None if self.functions is None else self.functions(draft.task), draft.episode
+        shown = functions if episode is None else episode.functions
         if not draft.ids:
-            ids = self.prompt(draft.task) if self.prompt else None
-            ids = self.chat.prompt_ids(draft.task.question, draft.task.context, functions) if ids is None else ids
+            ids = self.prompt(draft.task) if self.prompt and episode is None else None
+            question = draft.task.question if episode is None else episode.question
+            ids = self.chat.prompt_ids(question, draft.task.context, shown) if ids is None else ids
             draft.append(ids, Origin.prompt)
         start, start_s = len(draft.ids), draft.clock.now_s
         async with draft.clock.waiting(draft.name, "the policy", kind="generate"):
@@ -159,7 +162,7 @@ class Policy:
         turn_ended(draft.name, len(generation.ids))
         text = self.chat.turn_text(generation.ids)
         stopped = generation.finish is StopReason.stop
-        calls = self.chat.calls(text, functions) if stopped else ()
+        calls = self.chat.calls(text, shown) if stopped else ()
         turn = Turn(start=start, end=len(draft.ids), text=text, stopped=stopped, calls=calls, form=self.chat.form)
         draft.turns.append(turn)
         draft.written.append(Span(start_s, draft.clock.now_s))
@@ -169,7 +172,7 @@ class Policy:
             draft.finish = FinishReason.max_tokens
         elif not draft.is_dialogue and (not calls or functions is not None):
             draft.finish = FinishReason.answered
-        elif not draft.is_dialogue and draft.at_last_turn:
+        elif not draft.is_dialogue and draft.at_last_turn and episode is None:
             draft.finish = FinishReason.max_turns
         return turn if draft.finish is None else None
 
@@ -184,6 +187,8 @@ class Agent(Policy):
     """Answers in the place of `tools`, where a task brings its own other side."""
     harness: Harness | None = None
     """Runs a foreign agent in the place of the turn loop, unless a task set brings a `counterpart` or `functions`."""
+    environments: Mapping[str, EnvironmentPlace] = field(default_factory=dict)
+    """By name: where the tasks of environments are attempted, with other tools and limits."""
 
     @contextlib.asynccontextmanager
     async def attempt(
@@ -246,7 +251,9 @@ class Draft(GenerationBuilder):
     outcome: Outcome | None = None
     starts: Sequence[int] = (0,)
     given: Given | None = None
-    """The result of a foreign agent."""
+    """The result of a foreign agent or an environment."""
+    episode: OpenEpisode | None = None
+    """The prompt and tools of a task of an environment. The calls of its last turn are answered, too."""
 
     @property
     def name(self) -> str:
@@ -281,7 +288,7 @@ class Draft(GenerationBuilder):
         chat, limits = self.policy.chat, self.policy.limits
         if isinstance(reply, str):
             suffix = chat.user_suffix_ids(reply)
-        elif self.at_last_turn:
+        elif self.at_last_turn and self.episode is None:
             self.finish = FinishReason.max_turns
             return
         else:
@@ -289,7 +296,9 @@ class Draft(GenerationBuilder):
             texts = [cut_middle(result.text, chat.tokenizer, limits.max_tool_tokens) for result in reply]
             suffix = chat.tool_suffix_ids(texts)
         # The last segment is never a tool's: with no room left for a turn the suffix is not appended.
-        if len(suffix) >= self.room:
+        if self.episode is not None and (self.episode.is_over or self.at_last_turn):
+            self.finish = FinishReason.answered if self.episode.is_over else FinishReason.max_turns
+        elif len(suffix) >= self.room:
             self.finish = FinishReason.tool_budget
         else:
             self.append(suffix, Origin.prompt if isinstance(reply, str) else Origin.tool)
@@ -341,12 +350,19 @@ async def run_trajectory(
     granted: as of `Agent.attempt`.
     """
     async with agent.attempt(task, key, granted=granted) as draft:
-        if agent.harness is not None and agent.counterpart is None and agent.functions is None:
-            await agent.harness.converse(agent, draft)
+        if (place := place_of(task, agent.environments)) is not None:
+            agent = draft.policy = replace(agent, limits=place.limits(agent.limits))
+        harness = agent.harness if place is None else place.harness
+        if harness is not None and agent.counterpart is None and agent.functions is None:
+            await harness.converse(agent, draft)
         else:
-            async with agent.tools.open(seed=draft.tool_seed) as tools:
+            async with agent.tools.open(seed=draft.tool_seed) if place is None else place.open(task, key) as tools:
+                draft.episode = tools if isinstance(tools, OpenEpisode) else None
                 while await agent.sample(draft) is not None:
                     draft.answer(await agent.reply(draft, tools))
+                if draft.episode is not None:
+                    async with draft.clock.waiting(draft.name, "its environment", kind="tool"):
+                        draft.given = Given(reward=await draft.episode.reward())
         await grade(agent.judge, draft)
     return draft.trajectory()
 

@@ -146,13 +146,13 @@ class _Opened:
             if isinstance(read, ToolResult):
                 results[index] = read
             else:
-                by_tool.setdefault(read.tool.name, []).append(read)
+                by_tool.setdefault(read.tool.shared or read.tool.name, []).append(read)
         for answered in await _together([self._run(accepted, seed, deadline) for accepted in by_tool.values()]):
             results |= answered
         return tuple(results[index] for index in range(len(calls)))
 
     async def _run(self, calls: Sequence[_Accepted], seed: int, deadline: float | None) -> dict[int, ToolResult]:
-        """The calls of a turn that go to one tool, together or one after the other."""
+        """The calls of a turn that go to one tool, or to tools of one session, together or one after the other."""
         tool = calls[0].tool
         session = await self._session(tool, deadline)
         if tool.parallel:
@@ -162,7 +162,8 @@ class _Opened:
         return {call.index: result for call, result in zip(calls, results, strict=True)}
 
     async def _session(self, tool: Tool, deadline: float | None) -> Any:
-        if tool.name not in self._sessions:
+        name = tool.shared or tool.name
+        if name not in self._sessions:
             until = self._until(tool, deadline)
             context = ToolContext(seed=self._seed, deadline=until, sandbox=self._box.sandbox)
             try:
@@ -172,8 +173,8 @@ class _Opened:
             except _Expired:
                 _raise_if_passed(deadline)
                 raise ToolFailure(f"{tool.name}: its session was not opened in time") from None
-            self._sessions[tool.name] = (tool, session)
-        return self._sessions[tool.name][1]
+            self._sessions[name] = (tool, session)
+        return self._sessions[name][1]
 
     async def _call(self, call: _Accepted, session: Any, seed: int, deadline: float | None) -> ToolResult:
         loop = asyncio.get_running_loop()

@@ -96,6 +96,8 @@ class Tool(ABC):
         parameters: a JSON schema of the arguments, an object.
         parallel: True if calls of one turn run concurrently, else one after the other.
         timeout_s: seconds that a call may take; None is the limit of the recipe, `tool.wall_s`.
+        shared: the tools of one trajectory with the same text share a session, which the first called of them
+            opens and closes, and a turn's calls of them run as if they were one tool's; "" for a session of its own.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Tool(ABC):
     parameters: Mapping[str, Any]
     parallel: bool = True
     timeout_s: float | None = None
+    shared: str = ""
     keeps_deadline: bool = False
     """Whether its calls end by `context.deadline` on their own, as those of a sandbox do."""
 

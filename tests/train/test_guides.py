@@ -128,6 +128,16 @@ def test_own_reward(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "no").exists()
 
 
+def test_own_environment(tmp_path: Path) -> None:
+    follow("own-environment.md", tmp_path, outputs=2)
+    records = list(read_folder(tmp_path / "runs" / "number" / "trajectories"))
+    assert len(records) == 2 * 2 * 4
+    assert {record["outcome"]["method"] for record in records} == {"program"}
+    for record in records:
+        kind = "odd" if record["task"]["meta"]["row"]["secret"] % 2 else "even"
+        assert f"from 1 to 3. End with done. It is {kind}.<|im_end|>" in record["segments"][0]["text"]
+
+
 def test_own_tool(tmp_path: Path) -> None:
     follow("own-tool.md", tmp_path, outputs=4)
 

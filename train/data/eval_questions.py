@@ -17,7 +17,10 @@ LEFT_OUT: Final = ("duplicate", "near")
 
 
 def problem_of(task: Task) -> str:
-    """Return the text of a task: the turns before it and the question, without system messages."""
+    """Return the text of a task: the turns before it and the question, without system messages; for a
+    task of an environment the hash of its row."""
+    if task.environment is not None:
+        return task.id.partition("-")[0]
     turns = [m for m in task.context if m["role"] not in ("system", "developer")]
     said = [f"{m['content']} {m.get('tool_calls') or ''}" for m in turns]
     return "\n".join([*said, task.question])

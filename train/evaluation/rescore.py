@@ -121,8 +121,8 @@ class Regrader:
         return list(await asyncio.gather(*map(self._of, trajectories)))
 
     async def _of(self, t: Trajectory) -> Outcome:
-        if t.finish_reason is FinishReason.aborted:
-            return t.outcome
+        if t.finish_reason is FinishReason.aborted or t.task.environment is not None:
+            return t.outcome  # the reward of an environment is not computed again
         attempt = to_attempt(t)
         if not isinstance(self._judge, MathJudge):
             return await self.outcome(attempt)

@@ -57,7 +57,8 @@ from rocstar.train.serving.backend import backend_of, check_backend
 from rocstar.train.serving.harness import check_agent
 from rocstar.train.tasks.chat_format import chat_format, check_scratch, conversation_format
 from rocstar.train.tasks.compare import unreadable_truths
-from rocstar.train.tasks.data import interleave_by_source, load_tasks
+from rocstar.train.tasks.data import interleave_by_source, load_tasks, mixed_by_weight
+from rocstar.train.tasks.environments.kinds import environments_of
 from rocstar.train.tasks.own_reward import check_reward
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 from rocstar.train.tasks.tools import tool_box
@@ -218,8 +219,13 @@ def _without_eval_questions(
 
     stages: list[list[Task]] = []
     for k, stage in enumerate(recipe.stages):
-        tasks = loaded.get(f"stages.{k}.data", [])
-        stages.append(kept(f"stages.{k}.data", tasks, held) if stage.data else stages[-1])
+        name, tasks = f"stages.{k}.data", loaded.get(f"stages.{k}.data", [])
+        if not k and stage.data is None:
+            name = "environments"
+            tasks = mixed_by_weight(
+                [(loaded[f"environments.{j}.data"], one.weight) for j, one in enumerate(recipe.environments)]
+            )
+        stages.append(kept(name, tasks, held) if stage.data or not k else stages[-1])
         if tasks and not stages[-1]:
             raise ConfigError(
                 f"stage {stage.name!r}: all {len(tasks)} tasks of its data are also in eval "
@@ -273,6 +279,9 @@ def data_sources(recipe: Recipe) -> Iterator[tuple[str, DataConfig]]:
     for k, stage in enumerate(recipe.stages):
         if stage.data:
             yield f"stages.{k}.data", stage.data
+    for k, environment in enumerate(recipe.environments):
+        if any(stage.data is None for stage in recipe.stages[:1]):
+            yield f"environments.{k}.data", environment.tasks
     source = recipe.sft.demonstration_tasks
     if recipe.sft.steps and recipe.sft.data == "demonstrations" and source:
         yield "sft.demonstration_tasks", source
@@ -301,8 +310,9 @@ def _load_read(
     Notes the answers that it cannot read; ConfigError for more of them than the source allows.
     """
     tasks = _load(name, config, shown)
-    reward = recipe.reward
-    if reward.kind != "math" or reward.mode != "strict" or recipe.agent.reward == "program":
+    reward, own = recipe.reward, {one.label for one in recipe.environments if one.reward == "environment"}
+    is_unread = recipe.agent.reward == "program" or config.environment in own
+    if reward.kind != "math" or reward.mode != "strict" or is_unread:
         return tasks
     unreadable = unreadable_truths(tasks)
     if not unreadable:
@@ -427,6 +437,7 @@ def _examine_policy(recipe: Recipe, found: Findings, *, learns: bool, elsewhere:
     max_positions = found.collect(lambda: _examine_model(recipe, found, dry=dry))
     examine_engine(recipe, found, learns=learns, elsewhere=elsewhere, nodes=nodes)
     found.collect(lambda: tool_box(recipe))
+    found.collect(lambda: environments_of(recipe))
     if recipe.tool.flavour not in (*FLAVOURS, "auto"):
         found.problems.append(f"tool.flavour = {recipe.tool.flavour!r} is not one of {', '.join(FLAVOURS)}, auto")
     for k, stage in enumerate(recipe.stages):

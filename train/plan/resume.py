@@ -51,6 +51,7 @@ FIXED: Final[Mapping[str, str]] = {
     "reward.mode": _MEASURED,
     "sft.*": _COLD,
     "rl.temperature": "is part of the distribution whose log-probs are on record",
+    "environments.*": _READS,
     "eval.*.set": _MEASURED,
     "eval.*.name": _MEASURED,
     "eval.*.data*": _MEASURED,

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from rocstar.train.recipe.agent_config import AgentConfig
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import EngineConfig
+from rocstar.train.recipe.environment_config import EnvironmentConfig, check_environments
 from rocstar.train.recipe.eval_config import EvalConfig, listed
 from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 from rocstar.train.recipe.reward_config import RewardConfig
@@ -38,6 +39,7 @@ class Recipe(Section):
     tools: list[ToolChoice] = Field(
         [ToolChoice(kind="python")], min_length=1, description="the policy's tools, in the prompt's order"
     )
+    environments: list[EnvironmentConfig] = Field([])
 
     agent: AgentConfig = AgentConfig()
     reward: RewardConfig = RewardConfig()
@@ -70,6 +72,11 @@ class Recipe(Section):
                 f"rl.max_staleness = {self.rl.max_staleness} lets rollouts and learner run beside each "
                 "other, which engine.deterministic = true excludes; set one of them to 0 or false"
             )
+        if self.engine.deterministic and any(one.max_episodes for one in self.environments):
+            raise ValueError(
+                "environments.max_episodes lets attempts wait for each other, which engine.deterministic = true "
+                "excludes; set one of them to 0 or false"
+            )
         if self.lora.rank and self.model.path == "scratch":
             raise ValueError(
                 f"lora.rank = {self.lora.rank} adapts a model that is there, and model.path = 'scratch' "
@@ -79,7 +86,8 @@ class Recipe(Section):
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"two sets of eval are called {twice[0]!r}; give one another name: name = '...'")
         check_tools(self.tool, self.tools, demonstrated=bool(self.sft.steps) and self.sft.data == "demonstrations")
-        if self.stages and self.stages[0].data is None:
+        check_environments(self.environments, [*(one.data for one in self.stages), *(one.data for one in self.eval)])
+        if self.stages and self.stages[0].data is None and not self.environments:
             raise ValueError("stages.0.data is missing: the first stage must say where its tasks come from")
         if self.sft.steps and self.sft.data == "demonstrations" and self.sft.demonstration_tasks is None:
             raise ValueError("sft.demonstration_tasks is missing: demonstrations need tasks to solve")

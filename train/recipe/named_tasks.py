@@ -24,7 +24,7 @@ KEY = "tasks"
 def task_places(raw: Mapping[str, Any]) -> Iterator[Place]:
     """Where a recipe may say which tasks it means, named tables aside."""
     yield ("sft", "demonstration_tasks")
-    for section in ("eval", "stages"):
+    for section in ("environments", "eval", "stages"):
         tables = raw.get(section)
         yield from ((section, str(k), "data") for k in range(len(tables) if isinstance(tables, list) else 0))
 

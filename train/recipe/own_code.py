@@ -84,6 +84,8 @@ def make(spec: str, args: dict[str, Any], base: type, *, field: str) -> Any:
         raise ConfigError(f"{setting}: {problem}") from None
     try:
         return found(**args)
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}") from None
     except Exception as error:  # user code
         raise ConfigError(f"{setting}: args = {args!r}: {described(error)}") from error
 

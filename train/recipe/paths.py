@@ -18,7 +18,8 @@ from typing import Any
 from rocstar.train.recipe.named_tasks import Place, table_at, task_places
 
 CODE_FIELDS: tuple[Place, ...] = (("reward", "kind"), ("rl", "advantage"), ("engine", "kind"), ("agent", "kind"))
-"""Fields that may name code of the recipe's own (own_code.py), "module:name"; callbacks and tools do, too."""
+"""Fields that may name code of the recipe's own (own_code.py), "module:name"; callbacks, tools and
+environments do, too."""
 
 
 def resolve_paths(raw: dict[str, Any], folder: Path, overrides: Sequence[str]) -> None:
@@ -58,7 +59,7 @@ def _code_fields(raw: Mapping[str, Any]) -> Iterator[tuple[Place, Any, Any]]:
         table = table_at(raw, tuple(parents))
         if table is not None and isinstance(table.get(last), str):
             yield (*parents, last), table, last
-    for *parents, last in (("run", "callbacks"), ("tools",)):
+    for *parents, last in (("run", "callbacks"), ("tools",), ("environments",)):
         table = table_at(raw, tuple(parents))
         entries = table.get(last) if table is not None else None
         for k, entry in enumerate(entries if isinstance(entries, list) else ()):
@@ -113,7 +114,7 @@ def _paths(raw: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any], str, Ca
     sources = [*task_places(raw), *(("tasks", name) for name in (named if isinstance(named, dict) else ()))]
     fields: list[tuple[Place, Callable[[str, Path], bool]]] = [
         *(
-            ((*source, "source"), lambda value, _: value != "reasoning_gym" and not value.startswith("hub:"))
+            ((*source, "source"), lambda value, _: not value.startswith(("reasoning_gym", "seeds", "hub:")))
             for source in sources
         ),
         *(

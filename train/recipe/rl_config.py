@@ -146,7 +146,7 @@ class StageConfig(Section):
     steps: Steps = Field(ge=0, description="RL steps of the stage")
     max_response_tokens: Tokens = Field(ge=1, description="all turns and tool results of a trajectory")
     max_turns: Turns = Field(ge=1, description="turns of a trajectory at most; each may call the tool")
-    data: DataConfig | None = Field(None, description="its tasks; left out = those of the stage before")
+    data: DataConfig | None = Field(None, description="its tasks; left out = of the stage before, or the environments")
     filter_rollouts: Expert[Attempts] = Field(
         0, ge=0, description="k > 0: before the stage, drop tasks solved k times out of k"
     )

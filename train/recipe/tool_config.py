@@ -13,16 +13,20 @@ from rocstar.train.recipe.section import Expert, Seconds, Section, Tokens, Unit
 
 BUILT_IN = ("python", "jupyter")
 """The tools that run the policy's programs, and take their settings from [tool]."""
+MCP = "mcp"
+"""The kind of the tools of a server of the Model Context Protocol."""
 
 
 class ToolChoice(Section):
     """One tool; in short: tools = ["python", "module:Class"]."""
 
     kind: str = Field(
-        description="python (a program per call), jupyter (cells of one live interpreter per trajectory), or "
-        "'module:Class', a custom tool: a module on sys.path or beside the recipe"
+        description="python (a program per call), jupyter (cells of one live interpreter per trajectory), mcp "
+        "(the tools of a server), or 'module:Class', a custom tool: a module on sys.path or beside the recipe"
     )
-    args: Expert[dict[str, Any]] = Field({}, description="arguments of the class")
+    args: Expert[dict[str, Any]] = Field(
+        {}, description="arguments of the class; of mcp: command (a list) or url, env, timeout_s"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -32,9 +36,9 @@ class ToolChoice(Section):
     @field_validator("kind")
     @classmethod
     def _is_known(cls, kind: str) -> str:
-        if kind in BUILT_IN or is_reference(kind):
+        if kind in (*BUILT_IN, MCP) or is_reference(kind):
             return kind
-        raise ValueError(f"tool {kind!r} is not known; {suggest(kind, (*BUILT_IN, 'module:Class'))}")
+        raise ValueError(f"tool {kind!r} is not known; {suggest(kind, (*BUILT_IN, MCP, 'module:Class'))}")
 
     @model_validator(mode="after")
     def _programs_take_no_args(self) -> ToolChoice:

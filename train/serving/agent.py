@@ -25,7 +25,8 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.serving.backend import backend_of
-from rocstar.train.serving.harness import open_harness
+from rocstar.train.serving.harness import open_environments, open_harness
+from rocstar.train.tasks.environments.kinds import environment_judge, places_of
 from rocstar.train.tasks.own_reward import AgentReward, make_judge
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 from rocstar.train.tasks.tools import tool_box
@@ -135,13 +136,15 @@ def make_agent(
     max_turns: int = 1,
 ) -> Agent:
     """Return the agent of a recipe. The two limits are a stage's; without them the caller sets them later."""
-    reward = recipe.agent.reward
-    judge = None if reward == "program" else make_judge(recipe.reward, sandbox)
+    reward, tools = recipe.agent.reward, replace(tool_box(recipe), sandbox=sandbox)
+    plain = make_judge(recipe.reward, sandbox)
+    judge = plain if reward == "recipe" else AgentReward(None if reward == "program" else plain)
     return Agent(
         inference=inference,
         chat=chat,
-        tools=replace(tool_box(recipe), sandbox=sandbox),
-        judge=judge if judge is not None and reward == "recipe" else AgentReward(judge),
+        tools=tools,
+        judge=environment_judge(recipe.environments, plain, judge),
+        environments=places_of(recipe, tools),
         limits=RolloutLimits(
             max_response_tokens=max_response_tokens,
             max_turns=max_turns,
@@ -168,9 +171,12 @@ async def open_agent(
 
     log: the end of the output of each program is appended there. limits: as of `make_agent`.
     """
-    agent = make_agent(recipe, inference, chat, sandbox, **limits)
-    async with open_harness(recipe.agent, sandbox, log=log, max_context=max_positions(recipe)) as harness:
-        yield replace(agent, harness=harness)
+    agent, context = make_agent(recipe, inference, chat, sandbox, **limits), max_positions(recipe)
+    async with (
+        open_harness(recipe.agent, sandbox, log=log, max_context=context) as harness,
+        open_environments(agent.environments, max_context=context) as places,
+    ):
+        yield replace(agent, harness=harness, environments=places)
 
 
 def _task_prompt(chat: ChatFormat, around: str, task: Task) -> list[int]:

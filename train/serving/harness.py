@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.rollout.environment import EnvironmentPlace
 from rocstar.engine.rollout.rollout import Harness
 from rocstar.train.recipe import own_code
 from rocstar.train.recipe.agent_config import AgentConfig
@@ -41,6 +43,26 @@ async def open_harness(
         solve = function_agent(_load_function(config), sandbox, config.args)
     async with open_gateway(Sessions(), model=MODEL, max_context=max_context) as gateway:
         yield GatewayHarness(gateway, solve, **sessions)
+
+
+@contextlib.asynccontextmanager
+async def open_environments(
+    places: Mapping[str, EnvironmentPlace], *, max_context: int | None
+) -> AsyncIterator[Mapping[str, EnvironmentPlace]]:
+    """Yield the places with a gateway for the agents that their servers run, if there are any."""
+    if all(place.environment.solve is None for place in places.values()):
+        yield places
+        return
+    from rocstar.engine.gateway.endpoint import open_gateway
+    from rocstar.engine.gateway.harness import GatewayHarness
+    from rocstar.engine.gateway.session import Sessions
+
+    async with open_gateway(Sessions(), model=MODEL, max_context=max_context) as gateway:
+        harnesses = {
+            name: None if place.environment.solve is None else GatewayHarness(gateway, place.environment.solve)
+            for name, place in places.items()
+        }
+        yield {name: replace(place, harness=harnesses[name]) for name, place in places.items()}
 
 
 def check_agent(config: AgentConfig) -> None:

@@ -14,6 +14,7 @@ from rocstar.engine.types import TurnForm
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.paths import missing_path_hint
+from rocstar.train.tasks.environments.kinds import environments_of
 from rocstar.train.tasks.tools import tool_box
 
 
@@ -21,6 +22,12 @@ def chat_format(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ChatForma
     """Return the conversation format; ConfigError if template and tokenizer cannot carry tool calls."""
     own, tools = getattr(tokenizer, "chat_template", None), tool_box(recipe).schemas
     chat = _format(recipe, "model.template", cast("Tokenizer", tokenizer), own, tools)
+    for name, environment in environments_of(recipe).items():
+        if environment.functions and not chat.fits(environment.functions):
+            raise ConfigError(
+                f"environment {name!r}: with its tools model.template = {recipe.model.template!r} writes other text "
+                "between turns than with those of the recipe; take another template"
+            )
     tokenizer.chat_template = chat.template
     return chat
 

@@ -21,7 +21,7 @@ from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.lazy_import import install_lazy_import
 from rocstar.sandbox.command_line import suggest
-from rocstar.train.recipe.data_config import DataConfig
+from rocstar.train.recipe.data_config import SEEDS, DataConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.messages import read_messages, short_repr
 from rocstar.train.tasks.rows import REASONING_GYM, Rows, meta_of, name_of, rows_from
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _DRAWS_PER_TASK = 20
+MAX_MIXED = 1_000_000
+"""The maximum number of tasks that weights make by repetition."""
 _SOURCE_COLUMN = "data_source"
 """The column with a row's source, in data sets that combine several."""
 
@@ -47,7 +49,12 @@ def load_tasks(config: DataConfig, *, base: Path, check: Callable[[Task], None] 
             for task in reasoning_gym_tasks(family, options, size=config.size, seed=config.seed)
         ]
         return interleave_by_source(tasks)
-    tasks = _tasks_of_rows(rows_from(config.source, base, split=config.split), config, check)
+    if config.source == SEEDS:
+        seeds = random.Random(f"seeds/{config.seed}").sample(range(1 << 31), config.size)
+        rows: Rows = ((f"seed {k}", {"seed": seed}) for k, seed in enumerate(seeds))
+    else:
+        rows = rows_from(config.source, base, split=config.split)
+    tasks = _tasks_of_rows(rows, config, check)
     if not tasks:
         raise ConfigError(f"data source {config.source!r} is empty; give one with at least one row")
     return tasks
@@ -116,12 +123,12 @@ def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]
     seen: Counter[str] = Counter()
     is_mixed = False
     for where, row in rows:
-        task = _task_of_row(row, config, where)
+        task = (_task_of_environment if config.environment else _task_of_row)(row, config, where)
         try:
             check(task)
         except ChatError as error:
             raise ConfigError(f"{where}: {error}") from None
-        is_mixed = is_mixed or task.source != name_of(config)
+        is_mixed = is_mixed or task.source != (config.environment or name_of(config))
         seen[task.id] += 1
         if seen[task.id] > 1:
             task = replace(task, id=f"{task.id}-{seen[task.id]}")
@@ -132,9 +139,25 @@ def _tasks_of_rows(rows: Rows, config: DataConfig, check: Callable[[Task], None]
     return tasks
 
 
-def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
+def _task_of_environment(row: Any, config: DataConfig, where: str) -> Task:
+    """Return the task of a row that an environment gets; it may lack question and answer."""
+    _check_row(row, where)
+    question, context = "", tuple[dict[str, Any], ...]()
+    if config.question in row:
+        question, context = question_of(row[config.question], config.question, where)
+    answer = answer_text(row[config.answer], config.answer, where) if config.answer in row else ""
+    meta = {"environment": config.environment, "row": meta_of(row, without=frozenset(), where=where)}
+    task_id = content_id(json.dumps(meta, sort_keys=True), question, answer)
+    return Task(id=task_id, source=config.environment, question=question, answer=answer, meta=meta, context=context)
+
+
+def _check_row(row: Any, where: str) -> None:
     if not isinstance(row, Mapping):
         raise ConfigError(f"{where} is {short_repr(row)}, not an object; each row must map field names to values")
+
+
+def _task_of_row(row: Any, config: DataConfig, where: str) -> Task:
+    _check_row(row, where)
     question, context = question_of(field_of(row, config.question, where), config.question, where)
     answer = answer_text(field_of(row, config.answer, where), config.answer, where)
     source, used = name_of(config), {config.question, config.answer}
@@ -244,6 +267,24 @@ def interleave_by_source(tasks: Sequence[Task]) -> list[Task]:
     ]
     placed.sort(key=lambda item: item[:2])
     return [task for _, _, task in placed]
+
+
+def mixed_by_weight(parts: Sequence[tuple[Sequence[Task], float]]) -> list[Task]:
+    """Return the tasks of all parts, repeated so that the number of each is in proportion to its weight. A repeated
+    task has another id. ConfigError for weights that repeat tasks too often."""
+    scale = max(len(tasks) / weight for tasks, weight in parts)
+    counts = [round(scale * weight) for _, weight in parts]
+    if sum(counts) > MAX_MIXED:
+        raise ConfigError(
+            f"environments: their weights make {sum(counts):,} tasks of {sum(len(tasks) for tasks, _ in parts):,}, "
+            f"more than {MAX_MIXED:,}; choose weights that are closer to the numbers of tasks"
+        )
+    mixed = []
+    for (tasks, _), count in zip(parts, counts, strict=True):
+        for k in range(count):
+            round_, task = k // len(tasks), tasks[k % len(tasks)]
+            mixed.append(replace(task, id=f"{task.id}-r{round_}") if round_ else task)
+    return mixed
 
 
 class TaskCursor:

@@ -5,24 +5,23 @@
                                                  └─ longer than reward.timeout_s ──────> Failed reward_timeout
 
 The trajectory waits for its call. A coroutine function runs on the event loop; a plain one in a separate
-thread, of which at most `MAX_CALLS` run: a thread cannot be killed, so one that hangs keeps its slot until
-the process ends. The function is trusted: it runs in this process (docs/guide/own-reward.md).
+thread (engine/tools/threads.py), where one that hangs keeps its place until the process ends. The function is
+trusted: it runs in this process (docs/guide/own-reward.md).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import math
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rocstar.engine.rollout.rollout import Judge
+from rocstar.engine.tools import threads
 from rocstar.engine.types import REWARD_TIMEOUT, Attempt, Failed, Outcome, Scored
 from rocstar.sandbox.types import Sandbox, SandboxError
 from rocstar.train.recipe import own_code
@@ -34,8 +33,6 @@ __all__ = ["Attempt", "FunctionReward", "Reward", "check_reward", "make_judge"]
 
 LOG = logging.getLogger(__name__)
 FIELD = "reward.kind"
-MAX_CALLS = 32
-"""The maximum number of concurrent calls of a plain function."""
 MAX_LOGGED = 20
 """The maximum number of different failures whose traceback is logged; all failures are counted."""
 MAX_DETAIL = 2000
@@ -149,7 +146,7 @@ class FunctionReward:
         self._config = config
         self._function, self._is_async, wants_sandbox = _load_function(config)
         self._given = {**config.args, **({"sandbox": sandbox} if wants_sandbox else {})}
-        self._slots = asyncio.Semaphore(MAX_CALLS)
+        self._threads = threads.Threads("reward")
         self._logged: set[str] = set()
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
@@ -181,7 +178,7 @@ class FunctionReward:
             return Failed(kind=f"reward_{error.kind}", retryable=error.retryable, detail=str(error))
         except (Exception, SystemExit) as error:  # user code may raise anything
             trace = error.__traceback__
-            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, threads.__file__):
                 trace = trace.tb_next  # begin at the user's first line
             text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
             self._log_once(attempt, text)
@@ -193,33 +190,7 @@ class FunctionReward:
     async def _call(self, attempt: Attempt) -> object:
         if self._is_async:
             return await self._function(attempt, **self._given)
-        await self._slots.acquire()
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
-
-        def end(value: object, error: BaseException | None) -> None:
-            self._slots.release()
-            if not ended.done():
-                ended.set_result((value, error))
-
-        def work() -> None:
-            value, error = None, None
-            try:
-                value = self._function(attempt, **self._given)
-            except BaseException as raised:  # passed to the waiter, which knows the allowed exceptions
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no waiter
-                loop.call_soon_threadsafe(end, value, error)
-
-        try:
-            threading.Thread(target=work, name="reward", daemon=True).start()
-        except RuntimeError:
-            self._slots.release()
-            raise
-        value, error = await ended
-        if error is not None:
-            raise error
-        return value
+        return await self._threads.call(self._function, attempt, **self._given)
 
     def _log_once(self, attempt: Attempt, text: str) -> None:
         if text not in self._logged and len(self._logged) < MAX_LOGGED:

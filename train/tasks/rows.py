@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rocstar.engine.types import MARKS_OF_ENVIRONMENT
 from rocstar.sandbox.command_line import format_error
 from rocstar.sandbox.extras import pip_command
 from rocstar.train.recipe.data_config import DataConfig
@@ -189,10 +190,10 @@ def meta_of(row: Mapping[str, Any], *, without: frozenset[str], where: str) -> d
                 f"{where}: column {name!r} holds {error}, which JSON cannot hold; write the data without the "
                 "column, or turn it into text"
             ) from None
-    if meta.keys() >= MARKS_OF_REASONING_GYM:
-        raise ConfigError(
-            f"{where} has columns 'family' and 'entry', by which a task of reasoning-gym is known; rename one"
-        )
+    for marks, whose in ((MARKS_OF_REASONING_GYM, "reasoning-gym"), (MARKS_OF_ENVIRONMENT, "an environment")):
+        if meta.keys() >= marks:
+            names = " and ".join(map(repr, sorted(marks)))
+            raise ConfigError(f"{where} has columns {names}, by which a task of {whose} is known; rename one")
     sizes = {name: len(json.dumps(value)) for name, value in meta.items()}
     if sum(sizes.values()) > MAX_META_BYTES:
         largest = max(sizes, key=lambda name: sizes[name])

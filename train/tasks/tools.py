@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JupyterTool
 from rocstar.engine.tools.python import PythonTool
-from rocstar.engine.tools.tool import Tool, check_parameters
+from rocstar.engine.tools.tool import Tool, ToolFailure, check_parameters
+from rocstar.sandbox.extras import missing_extra_message
 from rocstar.sandbox.types import Limits
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.own_code import make
-from rocstar.train.recipe.tool_config import ToolChoice
+from rocstar.train.recipe.tool_config import MCP, ToolChoice
 
 PROGRAMS: Mapping[str, type[PythonTool] | type[JupyterTool]] = {"python": PythonTool, "jupyter": JupyterTool}
 """The tools that run the policy's programs."""
@@ -34,12 +35,12 @@ def tool_box(recipe: Recipe) -> Dispatcher:
     for k, choice in enumerate(recipe.tools):
         field = f"tools.{k}.kind"
         try:
-            tool = program_tool(recipe, choice.kind) if choice.kind in PROGRAMS else _own(choice, field)
+            made = _mcp(choice, field) if choice.kind == MCP else [_tool(recipe, choice, field)]
         except ConfigError as error:
             problems.append(str(error))
             continue
-        tools.append(tool)
-        for name in sorted(tool.names):
+        tools += made
+        for name in sorted(name for tool in made for name in tool.names):
             if name in owners:
                 problems.append(
                     f"{field} = {choice.kind!r}: its name {name!r} is that of {owners[name]}, and a call "
@@ -50,6 +51,10 @@ def tool_box(recipe: Recipe) -> Dispatcher:
         raise ConfigErrors(problems)
     common = recipe.tool
     return Dispatcher(tools=tools, max_parallel_calls=common.max_parallel_calls, timeout_s=common.wall_s)
+
+
+def _tool(recipe: Recipe, choice: ToolChoice, field: str) -> Tool:
+    return program_tool(recipe, choice.kind) if choice.kind in PROGRAMS else _own(choice, field)
 
 
 def program_tool(recipe: Recipe, kind: str) -> PythonTool | JupyterTool:
@@ -66,6 +71,27 @@ def demonstrated_tool(recipe: Recipe) -> PythonTool | JupyterTool:
 
 _OWN: dict[tuple[str, str], Tool] = {}
 """Custom tools by kind and arguments: checks, prompt and agent share one, which may have loaded much."""
+_MCP: dict[str, Sequence[Tool]] = {}
+"""Tools of servers by arguments: they are listed once."""
+
+
+def _mcp(choice: ToolChoice, field: str) -> Sequence[Tool]:
+    """Return the tools of a server. ConfigError if it does not list tools that the prompt can show."""
+    setting = f"{field} = 'mcp' ({choice.args.get('url') or choice.args.get('command')})"  # env may hold a secret
+    key = json.dumps(choice.args, default=str, sort_keys=True)
+    if key in _MCP:
+        return _MCP[key]
+    if problem := missing_extra_message(f"{field} = 'mcp'", "mcp"):
+        raise ConfigError(problem)
+    from rocstar.engine.tools.mcp import make_tools  # only here: the extra
+
+    try:
+        tools = _MCP[key] = make_tools(**choice.args)
+    except (TypeError, ValueError, ToolFailure) as error:
+        raise ConfigError(f"{setting}: {error}") from None
+    if problems := [f"{tool.name}: {problem}" for tool in tools for problem in _problems(tool)]:
+        raise ConfigError(f"{setting}: {'; '.join(problems)}")
+    return tools
 
 
 def _own(choice: ToolChoice, field: str) -> Tool:

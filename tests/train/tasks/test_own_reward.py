@@ -188,7 +188,7 @@ async def test_the_deadline_of_the_trajectory_is_its_own(own: Any) -> None:
 
 async def test_hanging_threads_are_bounded(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place that a hanging call has is free again when that ends."""
-    monkeypatch.setattr(own_reward, "MAX_CALLS", 2)
+    monkeypatch.setattr(own_reward.threads, "MAX_CALLS", 2)
     config = own(HANGING, timeout_s=0.05)
     judge = make_judge(config, NO_SANDBOX)
     before = threading.active_count()

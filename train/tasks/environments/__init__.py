@@ -1,0 +1,1 @@
+"""The environments of a recipe: each kind is an adapter of one file."""
