@@ -209,7 +209,7 @@ BUGS = [
     Bug("toolcalls._read", "_MARKS[form.skips_thoughts]", "_MARKS[False]", "test_toolcalls.py::test_a_thought_has_no_calls_and_is_no_content"),
     Bug("_read_hermes", "text.find(CLOSE, end)", "text.find(CLOSE, inside)", "test_toolcalls.py::test_tags_inside_a_string_are_text"),
     Bug("_collate", "path[places - 1]", "path[np.minimum(places, len(path) - 1)]", "train/test_batch.py"),
-    Bug("Policy.sample", "self.chat.prompt_ids(draft.task.question, draft.task.context, functions)", "self.chat.prompt_ids(draft.task.question, (), functions)", "test_rollout.py::test_the_prompt_shows_the_messages_before_the_question"),
+    Bug("Policy.sample", "self.chat.prompt_ids(question, draft.task.context, shown)", "self.chat.prompt_ids(question, (), shown)", "test_rollout.py::test_the_prompt_shows_the_messages_before_the_question"),
     Bug("_exchange_one", "kept.add(comes)", "kept.add(goes)", "test_roc.py::test_any_rewards_keep_a_signal_and_both_signs"),
     Bug("_filter_outcomes", "all(len(siblings) == k for siblings in known)", "known", "test_evaluate_sets.py::test_a_filter_that_is_killed_rolls_no_attempt_out_twice"),
     Bug("_is_due", 'parameter in arguments or "" in values', "True", "test_bfcl_calls.py::test_a_call_is_right_with_its_types_and_possible_values"),

@@ -101,7 +101,7 @@ async def test_a_sandbox_that_cannot_start_is_one_message(
             raise SandboxError("flavour 'verifier' needs sympy", kind="missing_import", retryable=retryable)
 
     monkeypatch.setattr(agent, "SandboxPool", Pool)
-    with pytest.raises(raised, match="cannot start: flavour 'verifier' needs sympy; see `.*rocstar"):
+    with pytest.raises(raised, match=r"cannot start: flavour 'verifier' needs sympy; see `.*rocstar"):
         async with agent.open_sandbox(recipe_of()):
             pass
 
