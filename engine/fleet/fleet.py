@@ -21,17 +21,7 @@ from typing import Any
 from rocstar.engine.fleet.replicas import FleetCounts, FleetLimits, Replicas, Restart, SendToAll, Slot
 from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.fleet.trajectory_state import TokenStream, TrajectoryState
-from rocstar.engine.inference.base import (
-    BusyClock,
-    Generation,
-    GenerationBuilder,
-    Heard,
-    Inference,
-    InferenceError,
-    KvLoad,
-    Sampling,
-    StopReason,
-)
+from rocstar.engine.inference import base
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
 from rocstar.engine.scheduling.schedule_state import SchedulingPolicy
@@ -49,7 +39,7 @@ class Fleet:
 
     def __init__(
         self,
-        replicas: Sequence[Inference],
+        replicas: Sequence[base.Inference],
         *,
         policy: SchedulingPolicy,
         limits: FleetLimits | None = None,
@@ -74,11 +64,11 @@ class Fleet:
             tell=self._tell,
             lost=self._lost,
         )
-        self._busy = BusyClock()
+        self._busy = base.BusyClock()
         self._states: dict[str, TrajectoryState] = {}
         self._granting: dict[str, Callable[[], None]] = {}
         """Callbacks for the first placement of a trajectory on a replica."""
-        self._listeners: dict[str, Heard] = {}
+        self._listeners: dict[str, base.Heard] = {}
         """Callbacks for the tokens of a trajectory as they arrive."""
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -135,14 +125,14 @@ class Fleet:
         *,
         max_new_tokens: int,
         stop_ids: frozenset[int],
-        sampling: Sampling,
+        sampling: base.Sampling,
         seed: int,
         request_id: str,
         deadline: float | None,
-    ) -> Generation:
+    ) -> base.Generation:
         state = self._begin_turn(request_id, len(ids), max_new_tokens)
         rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
-        written = GenerationBuilder()
+        written = base.GenerationBuilder()
         heard = self._listeners.get(request_id)
         state.stream = None if heard is None else TokenStream(heard)
         try:
@@ -150,7 +140,7 @@ class Fleet:
                 while not state.is_given_up(self._limits):
                     slot = await self._granted(state, request_id, len(ids) + len(written.ids), deadline)
                     if slot is None:
-                        return written.result(StopReason.aborted)
+                        return written.result(base.StopReason.aborted)
                     piece = await self._run_somewhere(
                         state,
                         slot,
@@ -171,22 +161,22 @@ class Fleet:
                         self._tell(TurnEnded(traj=request_id, new_tokens=new_tokens))
                     finish = state.finish(piece, full=len(written.ids) >= max_new_tokens)
                     if finish is not None:
-                        state.finished = finish is not StopReason.aborted
+                        state.finished = finish is not base.StopReason.aborted
                         return written.result(finish)
                     self.replicas.counts.turns_continued += 1
             detail = f"{request_id!r} failed {state.failures.total()} times, and {state.lost} replicas under it"
-            raise InferenceError("replicas_failed", detail, retryable=True)
+            raise base.InferenceError("replicas_failed", detail, retryable=True)
         except BaseException:  # also when cancelled: no caller asks for this request again
             self._forget(request_id)
             raise
         finally:
             state.asking = False
 
-    def load(self) -> KvLoad:
+    def load(self) -> base.KvLoad:
         """Return sums over the replicas that are up; turns without a grant count as waiting."""
         loads = [slot.replica.load() for slot in self.replicas.slots if slot.up]
         ungranted = sum(state.waiting is not None for state in self._states.values())
-        return KvLoad(
+        return base.KvLoad(
             total=sum(load.total for load in loads),
             used=sum(load.used for load in loads),
             running=sum(load.running for load in loads),
@@ -231,7 +221,7 @@ class Fleet:
 
         self._granting[request_id] = grant_once
 
-    def on_tokens(self, request_id: str, heard: Heard) -> None:
+    def on_tokens(self, request_id: str, heard: base.Heard) -> None:
         """For a replica that reports no tokens, report all tokens at the end of the turn."""
         self._listeners[request_id] = heard
 
@@ -244,13 +234,13 @@ class Fleet:
 
     def _begin_turn(self, request_id: str, prompt_tokens: int, max_new_tokens: int) -> TrajectoryState:
         if self._tasks is None:
-            raise InferenceError("engine_stopped", "the fleet is not entered", retryable=False)
+            raise base.InferenceError("engine_stopped", "the fleet is not entered", retryable=False)
         if not prompt_tokens or max_new_tokens < 1:
             detail = f"{prompt_tokens} ids, {max_new_tokens} new tokens"
-            raise InferenceError("bad_request", detail, retryable=False)
+            raise base.InferenceError("bad_request", detail, retryable=False)
         state = self._states.get(request_id)
         if state is not None and state.asking:
-            raise InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
+            raise base.InferenceError("bad_request", f"{request_id!r} has a request already", retryable=False)
         if state is None:
             state = self._states[request_id] = TrajectoryState()
             self._tell(
@@ -264,7 +254,7 @@ class Fleet:
             )
         if request_id not in self._states:
             detail = f"{prompt_tokens} + {max_new_tokens} tokens exceed the KV of every replica"
-            raise InferenceError("too_long", detail, retryable=False)
+            raise base.InferenceError("too_long", detail, retryable=False)
         state.asking, state.aborted, state.finished = True, False, False
         state.failures.clear()
         state.lost = state.written = 0
@@ -294,7 +284,7 @@ class Fleet:
 
     async def _run_somewhere(
         self, state: TrajectoryState, home: Slot, ids: list[int], *, request_id: str, **rest: Any
-    ) -> Generation | None:
+    ) -> base.Generation | None:
         """Return the answer of the granted replica, or of one that takes the turn as a guest; None if none
         answered."""
         piece = await self._run(state, home, ids, request_id=request_id, **rest)
@@ -318,7 +308,7 @@ class Fleet:
         request_id: str,
         deadline: float | None,
         **rest: Any,
-    ) -> Generation | None:
+    ) -> base.Generation | None:
         """Return the replica's answer; None if it failed and the turn may be tried again."""
         loop = asyncio.get_running_loop()
         try:
@@ -337,7 +327,7 @@ class Fleet:
                     state.at = None
             slot.failures.answered()
             return piece
-        except InferenceError as error:
+        except base.InferenceError as error:
             if not (error.retryable or error.kind == "engine_stopped"):
                 raise
             failures = slot.failures
@@ -376,7 +366,7 @@ class Fleet:
                     self._move(command.traj, None)
                 case Refuse():
                     state = self._states.pop(command.traj)
-                    state.fail(InferenceError("too_long", command.detail, retryable=False))
+                    state.fail(base.InferenceError("too_long", command.detail, retryable=False))
 
     def _move(self, traj: str, home: int | None) -> None:
         state = self._states[traj]
@@ -400,5 +390,5 @@ class Fleet:
                 state.fail(_no_replica())
 
 
-def _no_replica() -> InferenceError:
-    return InferenceError("no_replica", "every replica is down and none comes back", retryable=True)
+def _no_replica() -> base.InferenceError:
+    return base.InferenceError("no_replica", "every replica is down and none comes back", retryable=True)

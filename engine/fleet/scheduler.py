@@ -9,21 +9,7 @@ Nobody waits here: every decision follows an event, and nothing is polled. Two h
 
 from __future__ import annotations
 
-from rocstar.engine.scheduling.events import (
-    Command,
-    Drop,
-    Event,
-    Grant,
-    Left,
-    LoadSeen,
-    Preempted,
-    Refuse,
-    ReplicaDown,
-    ReplicaUp,
-    Submitted,
-    TurnEnded,
-    TurnReady,
-)
+from rocstar.engine.scheduling import events
 from rocstar.engine.scheduling.schedule_state import (
     Phase,
     ScheduleError,
@@ -55,9 +41,9 @@ class Scheduler:
         self.policy = policy
         self.state = ScheduleState()
 
-    def handle(self, event: Event) -> list[Command]:
+    def handle(self, event: events.Event) -> list[events.Command]:
         """Take the event in and decide. Raises ScheduleError on an event that cannot follow its past."""
-        out: list[Command] = []
+        out: list[events.Command] = []
         subject = self._take_in(event, out)
         for command in self.policy.decide(event, subject, self.state):
             self._apply(command)
@@ -68,44 +54,44 @@ class Scheduler:
             out.append(grant)
         return out
 
-    def _take_in(self, event: Event, out: list[Command]) -> TrajectoryEntry | None:
+    def _take_in(self, event: events.Event, out: list[events.Command]) -> TrajectoryEntry | None:
         state = self.state
         match event:
-            case TurnReady():
+            case events.TurnReady():
                 entry = state.entry(event.traj, NEW_OR_TOOL)
                 state.grow(entry, event.context_tokens)
                 entry.turn_context_tokens = event.context_tokens
                 state.enter(entry, Phase.ready)
                 self._refuse_too_large(entry, out)
                 return entry
-            case TurnEnded():
+            case events.TurnEnded():
                 entry = state.entry(event.traj, RUNNING)
                 state.enter(entry, Phase.tool)
                 state.grow(entry, max(entry.context_tokens, entry.turn_context_tokens + event.new_tokens))
                 entry.turns += 1
                 return entry
-            case Left():
+            case events.Left():
                 entry = state.entry(event.traj, ANY)
                 state.remove(entry)
                 return entry
-            case Submitted():
+            case events.Submitted():
                 entry = state.add(event)
                 self._refuse_too_large(entry, out)
                 return entry
-            case Preempted():
+            case events.Preempted():
                 entry = state.entry(event.traj, RUNNING)
                 state.grow(entry, event.context_tokens)
                 assert entry.home is not None
                 state.replicas[entry.home].preemptions += 1
                 return entry
-            case LoadSeen():
+            case events.LoadSeen():
                 replica = state.replica(event.replica)
                 replica.seen_used_tokens, replica.seen_waiting = event.used_tokens, event.waiting
-            case ReplicaUp():
+            case events.ReplicaUp():
                 if event.replica in state.replicas or event.kv_tokens < 1:
                     raise ScheduleError(f"replica {event.replica}: up already, or {event.kv_tokens} KV tokens")
                 state.up(event.replica, event.kv_tokens)
-            case ReplicaDown():
+            case events.ReplicaDown():
                 for entry in list(state.replica(event.replica).trajectories.values()):
                     if entry.phase is Phase.running:
                         state.enter(entry, Phase.tool)
@@ -113,7 +99,7 @@ class Scheduler:
                 del state.replicas[event.replica]
         return None
 
-    def _refuse_too_large(self, entry: TrajectoryEntry, out: list[Command]) -> None:
+    def _refuse_too_large(self, entry: TrajectoryEntry, out: list[events.Command]) -> None:
         largest = self.state.largest_pool
         need = entry.prompt_tokens + entry.max_tokens
         if entry.context_tokens >= need:
@@ -121,34 +107,34 @@ class Scheduler:
         if largest is not None and need > largest:
             self.state.remove(entry)
             out.append(
-                Refuse(
+                events.Refuse(
                     traj=entry.traj,
                     detail=f"{need} tokens (prompt and limit) exceed the largest KV pool of {largest}: "
                     "lower the response limit, or give the replicas more KV",
                 )
             )
 
-    def _apply(self, command: Command) -> None:
+    def _apply(self, command: events.Command) -> None:
         state = self.state
         match command:
-            case Grant():
+            case events.Grant():
                 entry = state.entry(command.traj, READY)
                 state.replica(command.replica)
                 state.move(entry, command.replica)
                 state.enter(entry, Phase.running)
-            case Drop():
+            case events.Drop():
                 entry = state.entry(command.traj, TOOL_OR_READY)
                 if entry.home != command.replica:
                     raise ScheduleError(f"{command.traj!r} lives at {entry.home}, not at {command.replica}")
                 state.move(entry, None)
-            case Refuse():
+            case events.Refuse():
                 raise ScheduleError(f"a policy may not refuse: {command.traj!r}")
 
-    def standstill_grant(self) -> Grant | None:
+    def standstill_grant(self) -> events.Grant | None:
         """Nothing runs: the grant that gets things going, if any ready trajectory fits an up replica."""
         for entry in self.state.ready.values():
             fitting = [r for r in self.state.replicas.values() if r.kv_tokens > entry.context_tokens]
             if fitting:
                 best = max(fitting, key=lambda r: (r.replica == entry.home, r.kv_tokens - r.resident_tokens))
-                return Grant(traj=entry.traj, replica=best.replica)
+                return events.Grant(traj=entry.traj, replica=best.replica)
         return None

@@ -17,7 +17,6 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from rocstar.engine.inference.base import KvLoad
@@ -127,9 +126,7 @@ class Nodes:
         ]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._reporting is not None:
             self._watching.append(self._reporting)
         self._clocks.close()

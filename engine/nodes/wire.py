@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.plain_json import from_plain, to_plain
 from rocstar.engine.record.columns import HEAD, FrameError, decode_frame, encode_frame, frame_size
@@ -29,6 +31,17 @@ VERSION = 5
 SMALL_BYTES = 1 << 16
 _BESIDE = ThreadPoolExecutor(1, thread_name_prefix="groups")
 """One thread: eight of them keep the interpreter's lock from the event loop for a third of a second."""
+
+
+class _OrderBody(msgspec.Struct):
+    task: tuple[str, str, str, str, Any, list[Any]]
+    step: int
+    seed: int
+    first: int
+    size: int
+    limits: RolloutLimits
+    temperature: float
+    timeout_s: float
 
 
 class NodeWireError(ValueError):
@@ -86,39 +99,23 @@ def decode_order(body: bytes) -> tuple[GroupOrder, float]:
     if not isinstance(fields, dict) or fields.get("v") != VERSION:
         raise NodeWireError(f"not of version {VERSION}")
     try:
-        limits = fields["limits"]
-        *names, meta, context = fields["task"]
-        task_id, source, question, answer = (_checked(name, str) for name in names)
-        task = Task(
-            id=task_id,
-            source=source,
-            question=question,
-            answer=answer,
-            meta=_checked(from_plain(meta), dict),
-            context=tuple(_checked(from_plain(message), dict) for message in _checked(context, list)),
-        )
+        given = msgspec.convert(fields, _OrderBody)
+        *names, meta, context = given.task
+        task_id, source, question, answer = names
+        messages = tuple(_object(message) for message in context)
         order = GroupOrder(
-            task=task,
-            step=_checked(fields["step"], int),
-            seed=_checked(fields["seed"], int),
-            first=_checked(fields["first"], int),
-            size=_checked(fields["size"], int),
-            limits=RolloutLimits(
-                max_response_tokens=_checked(limits["max_response_tokens"], int),
-                max_turns=_checked(limits["max_turns"], int),
-                max_tool_tokens=_checked(limits["max_tool_tokens"], int),
-                timeout_s=_checked(limits["timeout_s"], float),
+            task=Task(
+                id=task_id, source=source, question=question, answer=answer, meta=_object(meta), context=messages
             ),
-            temperature=_checked(fields["temperature"], float),
+            **{name: getattr(given, name) for name in ("step", "seed", "first", "size", "limits", "temperature")},
         )
-        timeout_s = _checked(fields["timeout_s"], float)
-    except (KeyError, TypeError, ValueError) as error:
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
         raise NodeWireError(f"no order: {type(error).__name__}: {error}") from None
-    if order.size < 1 or order.first < 0 or not timeout_s > 0 or not order.temperature >= 0:
+    if order.size < 1 or order.first < 0 or not given.timeout_s > 0 or not order.temperature >= 0:
         raise NodeWireError(
-            f"no order: {order.size} from {order.first}, {timeout_s} s, temperature {order.temperature}"
+            f"no order: {order.size} from {order.first}, {given.timeout_s} s, temperature {order.temperature}"
         )
-    return order, timeout_s
+    return order, given.timeout_s
 
 
 def encode_group(group: Group) -> bytes:
@@ -153,10 +150,8 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     return await asyncio.get_running_loop().run_in_executor(_BESIDE, partial(work, *args, **kwargs))
 
 
-def _checked(value: Any, kind: type) -> Any:
-    """The value if it is of the kind; a whole number is a float too, and True is no number."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} is no {kind.__name__}")
+def _object(plain: Any) -> dict[str, Any]:
+    value = from_plain(plain)
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no object")
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rocstar.engine.scheduling.policies import POLICIES, PolicyFactory
@@ -42,13 +42,8 @@ class Advice:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy,
-            "max_running": self.max_running,
-            "conservativeness": self.conservativeness,
-            "makespan_s": self.makespan_s,
-            "pools": [{"kv_tokens": tokens, "makespan_s": seconds} for tokens, seconds in self.pools],
-        }
+        pools = [{"kv_tokens": tokens, "makespan_s": seconds} for tokens, seconds in self.pools]
+        return {**asdict(self), "pools": pools}
 
 
 def advise(

@@ -42,19 +42,20 @@ BANDS = "Darker: more of a replica's KV pool is in use."
 PICTURED = 3
 """Policies whose replicas are drawn over time: ours and the best of the others."""
 
-HEADINGS = (
-    "policy",
-    "makespan",
-    "x bound",
-    "busy",
-    "batch",
-    "KV used",
-    "recomputed",
-    "preempted",
-    "moved",
-    "tail",
-    "half the groups",
-)
+COLUMNS = {
+    "policy": "{.policy}",
+    "makespan": "{.makespan_s:,.1f} s",
+    "x bound": "{.ratio:.3f}",
+    "busy": "{.utilisation:.1%}",
+    "batch": "{.mean_batch:.1f}",
+    "KV used": "{.kv_occupancy:.0%}",
+    "recomputed": "{.recomputed_share:.2%}",
+    "preempted": "{.preemptions:,}",
+    "moved": "{.migrations:,}",
+    "tail": "{.tail_s:,.1f} s",
+    "half the groups": "{.first_group_s:,.1f} s",
+}
+"""Headings of the table, with the format of an `Outcome` in that column."""
 
 PageMaker = Callable[[str, Sequence[Mapping[str, Any]]], str]
 """Makes a page of a title and sections; rocstar.train has it."""
@@ -304,27 +305,14 @@ def load_cost(path: Path) -> CostModel:
         raise ValueError(f"--cost {path}: {error}") from error
 
 
-def _cells(o: Outcome) -> tuple[str, ...]:
-    """One row of the table, as text."""
-    return (
-        o.policy,
-        f"{o.makespan_s:,.1f} s",
-        f"{o.ratio:.3f}",
-        f"{100 * o.utilisation:.1f}%",
-        f"{o.mean_batch:.1f}",
-        f"{100 * o.kv_occupancy:.0f}%",
-        f"{100 * o.recomputed_share:.2f}%",
-        f"{o.preemptions:,}",
-        f"{o.migrations:,}",
-        f"{o.tail_s:,.1f} s",
-        f"{o.first_group_s:,.1f} s",
-    )
+def _cells(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(form.format(outcome) for form in COLUMNS.values())
 
 
 def _text_table(outcomes: Sequence[Outcome]) -> str:
     """Columns as wide as they need to be."""
-    rows = [HEADINGS, *map(_cells, outcomes)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(HEADINGS))]
+    rows = [tuple(COLUMNS), *map(_cells, outcomes)]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS))]
     lines = []
     for row in rows:
         first = row[0].ljust(widths[0])
@@ -348,7 +336,7 @@ def _draw(options: argparse.Namespace, found: _Results, make_page: PageMaker) ->
         figures = [Figure(one, caption, is_wide=True) for one, caption in ((bars, BARS), (bands, BANDS))]
         rows = [_cells(o) for o in found.ranked]
         sections: Sequence[Mapping[str, Any]] = [
-            {"notes": lines, "table": {"head": HEADINGS, "rows": rows}},
+            {"notes": lines, "table": {"head": tuple(COLUMNS), "rows": rows}},
             {"figures": [one.as_json() for one in figures]},
         ]
         options.html.write_text(make_page(f"rocstar sim: {workload.name}", sections), encoding="utf-8")

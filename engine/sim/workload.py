@@ -17,9 +17,11 @@ binomial with a mean that grows with the length, as longer attempts call more.
 from __future__ import annotations
 
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -117,44 +119,8 @@ class Shape:
     prompt_median_tokens: float = 600.0
 
 
-SHAPES: Mapping[str, Shape] = {
-    "paper": Shape(
-        limit_tokens=12288,
-        median_tokens=5300.0,
-        task_spread=0.55,
-        sibling_spread=0.45,
-        mean_calls=2.75,
-        max_turns=15,
-        tool_median_s=0.24,
-        tool_spread=0.6,
-        tool_limit_s=4.0,
-        result_median_tokens=80.0,
-    ),
-    "short-tail": Shape(
-        limit_tokens=8192,
-        median_tokens=4000.0,
-        task_spread=0.12,
-        sibling_spread=0.12,
-        mean_calls=2.75,
-        max_turns=10,
-        tool_median_s=0.24,
-        tool_spread=0.6,
-        tool_limit_s=4.0,
-        result_median_tokens=80.0,
-    ),
-    "tool-heavy": Shape(
-        limit_tokens=12288,
-        median_tokens=4500.0,
-        task_spread=0.45,
-        sibling_spread=0.35,
-        mean_calls=8.0,
-        max_turns=25,
-        tool_median_s=1.5,
-        tool_spread=0.8,
-        tool_limit_s=30.0,
-        result_median_tokens=150.0,
-    ),
-}
+_ENTRIES = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text(encoding="utf-8"))
+SHAPES: Mapping[str, Shape] = {name: Shape(**entry) for name, entry in _ENTRIES.items()}
 
 
 def generate(name: str, *, tasks: int = 512, siblings: int = 32, seed: int = 0) -> Workload:

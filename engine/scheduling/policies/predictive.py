@@ -21,18 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rocstar.engine.scheduling.events import (
-    Command,
-    Drop,
-    Event,
-    Grant,
-    Left,
-    ReplicaDown,
-    ReplicaUp,
-    Submitted,
-    TurnEnded,
-    TurnReady,
-)
+from rocstar.engine.scheduling import events
 from rocstar.engine.scheduling.occupancy import Forecast, Occupancy, ahead
 from rocstar.engine.scheduling.predictor import Floats, LengthPredictor
 from rocstar.engine.scheduling.schedule_state import Phase, ReplicaEntry, ScheduleState, TrajectoryEntry
@@ -128,32 +117,34 @@ class Predictive:
             position for occupancy in self._occupancy.values() for position in occupancy.lengths()
         ]
 
-    def decide(self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState) -> Iterable[Command]:
+    def decide(
+        self, event: events.Event, subject: TrajectoryEntry | None, now: ScheduleState
+    ) -> Iterable[events.Command]:
         match event:
-            case TurnReady() if subject is not None and subject.phase is Phase.ready:
+            case events.TurnReady() if subject is not None and subject.phase is Phase.ready:
                 return self._ready(subject, now)
-            case TurnEnded() if subject is not None:
+            case events.TurnEnded() if subject is not None:
                 assert subject.home is not None, "it ran there"
                 self._generated += event.new_tokens
                 self._occupancy[subject.home].turn_ended(subject.traj, event.new_tokens)
                 self._settle(subject, running=False)
                 self._queue.rank(subject.group)
                 return ()
-            case Left() if subject is not None:
+            case events.Left() if subject is not None:
                 self._leave(subject, finished=event.finished)
-            case Submitted() if subject is not None and subject.traj in now.trajectories:
+            case events.Submitted() if subject is not None and subject.traj in now.trajectories:
                 self._lengths.add(subject.traj, subject.group, subject.stage, subject.max_tokens)
                 self._members[subject.group] = self._members.get(subject.group, 0) + 1
                 clip = min(ENGINE_CLIP_TOKENS, subject.max_tokens)
                 self._buffer_tokens = max(self._buffer_tokens, int(self.buffer * clip))
                 return ()
-            case ReplicaUp():
+            case events.ReplicaUp():
                 self._occupancy[event.replica] = Occupancy()
                 self._set_load(event.replica, 0.0)
                 self._stale.add(event.replica)
                 self._barrier = self._nobody = None
                 self._pool_tokens = _sum_of_pools(now)
-            case ReplicaDown():
+            case events.ReplicaDown():
                 del self._occupancy[event.replica], self._loads[event.replica]
                 self._forecasts.pop(event.replica, None)
                 self._stale.discard(event.replica)
@@ -168,21 +159,21 @@ class Predictive:
 
     # ---- what happened ----
 
-    def _ready(self, turn: TrajectoryEntry, now: ScheduleState) -> Iterator[Command]:
+    def _ready(self, turn: TrajectoryEntry, now: ScheduleState) -> Iterator[events.Command]:
         if (home := turn.home) is not None:
             self._settle(turn, running=True)
             if self._pause(turn, now):
                 self._given_up += turn.context_tokens
-                yield Drop(traj=turn.traj, replica=home)
+                yield events.Drop(traj=turn.traj, replica=home)
                 self._take_away(turn, home)
                 self._queue.add_lost(turn.traj)
             elif (better := self._better(turn, now)) is not None:
                 self._moved += turn.context_tokens
-                yield Grant(traj=turn.traj, replica=better[0])
+                yield events.Grant(traj=turn.traj, replica=better[0])
                 self._take_away(turn, home)
                 self._granted(turn, *better)
             else:
-                yield Grant(traj=turn.traj, replica=home)
+                yield events.Grant(traj=turn.traj, replica=home)
         elif turn.turns or turn.context_tokens > turn.prompt_tokens:
             self._queue.add_lost(turn.traj)
         else:
@@ -258,11 +249,11 @@ class Predictive:
 
     # ---- admission and placement ----
 
-    def _admit(self, now: ScheduleState) -> Iterator[Command]:
+    def _admit(self, now: ScheduleState) -> Iterator[events.Command]:
         while (found := self._next(now)) is not None:
             turn, replica, own = found
             self._queue.start(turn)
-            yield Grant(traj=turn.traj, replica=replica)
+            yield events.Grant(traj=turn.traj, replica=replica)
             self._granted(turn, replica, own)
 
     def _next(self, now: ScheduleState) -> tuple[TrajectoryEntry, int, Forecast] | None:

@@ -14,18 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rocstar.engine.scheduling.events import (
-    Command,
-    Drop,
-    Event,
-    Grant,
-    Left,
-    LoadSeen,
-    ReplicaDown,
-    ReplicaUp,
-    TurnEnded,
-    TurnReady,
-)
+from rocstar.engine.scheduling import events
 from rocstar.engine.scheduling.schedule_state import Phase, ReplicaEntry, ScheduleState, TrajectoryEntry
 
 
@@ -41,30 +30,32 @@ class Thunder:
     _paused: dict[str, None] = field(default_factory=dict, init=False, repr=False)
     _marked: set[str] = field(default_factory=set, init=False, repr=False)
 
-    def decide(self, event: Event, subject: TrajectoryEntry | None, now: ScheduleState) -> Iterator[Command]:
+    def decide(
+        self, event: events.Event, subject: TrajectoryEntry | None, now: ScheduleState
+    ) -> Iterator[events.Command]:
         match event:
-            case TurnReady() if subject is not None and subject.phase is Phase.ready:
+            case events.TurnReady() if subject is not None and subject.phase is Phase.ready:
                 yield from self._ready(subject, now)
-            case TurnEnded() if subject is not None and subject.traj in self._marked:
+            case events.TurnEnded() if subject is not None and subject.traj in self._marked:
                 yield from self._pause(subject, now)
-            case Left() if subject is not None:
+            case events.Left() if subject is not None:
                 self._forget(subject.traj)
-            case LoadSeen():
+            case events.LoadSeen():
                 if event.replica == next(iter(now.replicas)):
                     yield from self._restore(now)
                 yield from self._pause_until_safe(now.replicas[event.replica], now)
-            case ReplicaUp():
+            case events.ReplicaUp():
                 yield from self._restore(now)
-            case ReplicaDown():
+            case events.ReplicaDown():
                 for traj in [traj for traj, replica in self._active.items() if replica == event.replica]:
                     self._forget(traj)
                     self._paused[traj] = None
             case _:
                 pass
 
-    def _ready(self, turn: TrajectoryEntry, now: ScheduleState) -> Iterator[Command]:
+    def _ready(self, turn: TrajectoryEntry, now: ScheduleState) -> Iterator[events.Command]:
         if (home := self._active.get(turn.traj)) is not None:
-            yield Grant(traj=turn.traj, replica=home)
+            yield events.Grant(traj=turn.traj, replica=home)
             return
         waiting = bool(self._paused)
         self._paused[turn.traj] = None
@@ -82,13 +73,13 @@ class Thunder:
             tokens -= (1.0 - self.acting_weight) * sum(at_tool)
         return replica.kv_tokens - tokens - len(replica.trajectories) * self.buffer_tokens
 
-    def _pause(self, program: TrajectoryEntry, now: ScheduleState) -> Iterator[Command]:
+    def _pause(self, program: TrajectoryEntry, now: ScheduleState) -> Iterator[events.Command]:
         self._forget(program.traj)
         self._paused[program.traj] = None
         if program.home is not None and program.phase is Phase.tool:
-            yield Drop(traj=program.traj, replica=program.home)
+            yield events.Drop(traj=program.traj, replica=program.home)
 
-    def _pause_until_safe(self, replica: ReplicaEntry, now: ScheduleState) -> Iterator[Command]:
+    def _pause_until_safe(self, replica: ReplicaEntry, now: ScheduleState) -> Iterator[events.Command]:
         room = self._room(replica)
         room += sum(t.context_tokens for t in replica.trajectories.values() if t.traj in self._marked)
         if room >= 0:
@@ -107,7 +98,7 @@ class Thunder:
                 if room >= 0:
                     return
 
-    def _restore(self, now: ScheduleState) -> Iterator[Command]:
+    def _restore(self, now: ScheduleState) -> Iterator[events.Command]:
         room = {r.replica: self._room(r) for r in now.replicas.values()}
         total = sum(free for free in room.values() if free > self.buffer_tokens)
         chosen: list[TrajectoryEntry] = []
@@ -126,11 +117,11 @@ class Thunder:
                 room[best] -= need
                 yield from self._resume(program, best, now)
 
-    def _resume(self, program: TrajectoryEntry, replica: int, now: ScheduleState) -> Iterator[Command]:
+    def _resume(self, program: TrajectoryEntry, replica: int, now: ScheduleState) -> Iterator[events.Command]:
         del self._paused[program.traj]
         self._active[program.traj] = replica
         if program.traj in now.ready:
-            yield Grant(traj=program.traj, replica=replica)
+            yield events.Grant(traj=program.traj, replica=replica)
 
     def _forget(self, traj: str) -> None:
         self._active.pop(traj, None)
