@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rocstar.sandbox.proctree import descendants
@@ -52,9 +51,7 @@ class Host:
             (self.folder / name).chmod(0o777)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for key in list(self._listeners.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()

@@ -19,7 +19,6 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from rocstar.sandbox.child.flavours import FLAVOURS
@@ -133,9 +132,7 @@ class RedisFabric:
         self._main = asyncio.create_task(self._serve(), name="fabric client")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self._main is not None
         self._close(SandboxError("the fabric is closed", kind="closed", retryable=False))
         self._connection.closing = True

@@ -11,21 +11,14 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rocstar.sandbox.http.responses import JSON
 
 REF = "#/components/schemas/{name}"
 
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-pre, textarea, code { font: 14px/1.4 ui-monospace, monospace; }
-pre { background: #8882; padding: .75rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
-textarea, input { width: 100%; box-sizing: border-box; }
-td { padding: .1rem 1rem .1rem 0; vertical-align: top; }
-div.wide { overflow-x: auto; }
-"""
+STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

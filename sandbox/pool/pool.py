@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rocstar.sandbox import _native
@@ -189,9 +188,7 @@ class SandboxPool:
         self._started = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._closed = True
         self._calls.close()
         self._sessions.lose_all("closed")

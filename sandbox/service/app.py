@@ -17,6 +17,7 @@ from functools import partial
 
 from aiohttp import web
 
+from rocstar.sandbox.http import responses
 from rocstar.sandbox.http.access_log import Network, make_access_logger
 from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
@@ -25,15 +26,8 @@ from rocstar.sandbox.http.errors import InvalidJson, RequestError, SchemaError, 
 from rocstar.sandbox.http.guard import Owners, authenticate, run_name
 from rocstar.sandbox.http.malformed import protocol_factory
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
-from rocstar.sandbox.http.responses import (
-    JSON,
-    client_gone_response,
-    json_response,
-    send_continue,
-    to_json,
-    to_response,
-)
 from rocstar.sandbox.http.routes import UNKNOWN_ROUTE, HttpRequest, HttpRoute, RouteMatch, Routes
+from rocstar.sandbox.service import openapi
 from rocstar.sandbox.service.admission import Admission, ReadinessProbe
 from rocstar.sandbox.service.dialects.code_judge import CodeJudge, JudgeOptions
 from rocstar.sandbox.service.dialects.native import Native
@@ -41,14 +35,6 @@ from rocstar.sandbox.service.dialects.sandbox_fusion import SandboxFusion
 from rocstar.sandbox.service.dialects.verl_tool import VerlTool
 from rocstar.sandbox.service.idempotency import IdempotencyStore
 from rocstar.sandbox.service.metrics import ServiceMetrics
-from rocstar.sandbox.service.openapi import (
-    HEADERS,
-    HealthBody,
-    ReadyBody,
-    ServiceErrorBody,
-    build_document,
-    render_page,
-)
 from rocstar.sandbox.service.results import failure_response
 from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.validation import ServiceLimits
@@ -215,14 +201,14 @@ class Service:
             request.names = found.names
             if request.headers.get("Expect") and found.place != UNKNOWN_ROUTE:
                 self._body_reader.check_head(request)
-                await send_continue(request)
+                await responses.send_continue(request)
             response = await found.handler(request)
         except RequestError as error:
             response = error_response(request.path, error)
         except ConnectionsExhausted as full:
             response = error_response(request.path, RequestError(str(full), kind="full"))
         except SandboxError as error:
-            response = to_response(failure_response(error))
+            response = responses.to_response(failure_response(error))
         except web.HTTPException as error:  # the router's errors: unknown path, wrong method
             kind = "no_such_path" if error.status == 404 else "bad_request"
             response = error_response(request.path, RequestError(error.reason, status=error.status, kind=kind))
@@ -233,7 +219,7 @@ class Service:
             raise
         except ConnectionError:
             self.metrics.disconnects += 1
-            return client_gone_response(request)
+            return responses.client_gone_response(request)
         finally:
             self._body_reader.release(request)
             self.connections.end_request(connection)
@@ -251,22 +237,22 @@ class Service:
         return owner
 
     async def ping(self, request: HttpRequest) -> web.Response:
-        return json_response("pong")
+        return responses.json_response("pong")
 
     async def healthz(self, request: HttpRequest) -> web.Response:
-        return json_response(HealthBody())
+        return responses.json_response(openapi.HealthBody())
 
     async def readyz(self, request: HttpRequest) -> web.Response:
         """Probe the sandbox; the reason of a failure is only for authenticated clients."""
         problem = "the service is shutting down" if self.draining else await self._readiness.problem()
         if not problem:
-            return json_response(ReadyBody(ready=True))
+            return responses.json_response(openapi.ReadyBody(ready=True))
         try:
             authenticate(self._owners, request.headers, request.host)
             run_name(request.headers if self._open_to_all else {})
         except RequestError:
             problem = ""
-        return json_response(ReadyBody(ready=False, reason=problem), status=503)
+        return responses.json_response(openapi.ReadyBody(ready=False, reason=problem), status=503)
 
     async def show_metrics(self, request: HttpRequest) -> web.Response:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
@@ -284,12 +270,12 @@ class Service:
         }
 
     async def show_document(self, request: HttpRequest) -> web.Response:
-        return json_response(build_document(self.options.service_limits))
+        return responses.json_response(openapi.build_document(self.options.service_limits))
 
     async def show_page(self, request: HttpRequest) -> web.Response:
         options = self.options
-        text = render_page(request.host, options.service_limits.flavours, needs_token=bool(options.owners))
-        return web.Response(text=text, content_type="text/html", headers=HEADERS)
+        text = openapi.render_page(request.host, options.service_limits.flavours, needs_token=bool(options.owners))
+        return web.Response(text=text, content_type="text/html", headers=openapi.HEADERS)
 
     async def point_to_page(self, request: HttpRequest) -> web.Response:
         return web.Response(status=302, headers={"Location": "./"})
@@ -312,12 +298,12 @@ def error_response(path: str, error: RequestError) -> web.Response:
     if isinstance(error, SchemaError):
         body = error.answer
     elif path == "/v1" or path.startswith("/v1/"):
-        body = to_json({"error": error.to_json()})
+        body = responses.to_json({"error": error.to_json()})
     elif isinstance(error, InvalidJson):
-        body = to_json(ServiceErrorBody("There was an error parsing the body"))
+        body = responses.to_json(openapi.ServiceErrorBody("There was an error parsing the body"))
     else:
-        body = to_json(ServiceErrorBody(str(error)))
-    response = web.Response(body=body, status=error.status, headers=error.headers(), content_type=JSON)
+        body = responses.to_json(openapi.ServiceErrorBody(str(error)))
+    response = web.Response(body=body, status=error.status, headers=error.headers(), content_type=responses.JSON)
     if error.status in (408, 413, 415, 503):
         response.force_close()  # the rest of the body is not read
     return response

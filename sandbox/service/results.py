@@ -20,17 +20,9 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
+from rocstar.sandbox.http import responses
 from rocstar.sandbox.http.errors import RETRY_AFTER_S, RequestError
 from rocstar.sandbox.http.owner_budget import OwnerBudget
-from rocstar.sandbox.http.responses import (
-    NDJSON,
-    SINGLE_WRITE_BYTES,
-    WRITE_S,
-    HttpResponse,
-    encode_json,
-    send,
-    to_json,
-)
 from rocstar.sandbox.http.routes import HttpRequest
 from rocstar.sandbox.types import ExecResult, OnOutput, SandboxError, SessionLost
 
@@ -87,12 +79,12 @@ def to_failure(error: SandboxError) -> Failure:
     return Failure(FailureFields(kind=error.kind, message=str(error), retryable=is_retryable(error), reason=reason))
 
 
-def failure_response(error: SandboxError) -> HttpResponse:
+def failure_response(error: SandboxError) -> responses.HttpResponse:
     """A call of its own that has no result."""
     status = FAILURE_STATUS.get(error.kind, 503 if is_retryable(error) else 500)
-    return HttpResponse(
+    return responses.HttpResponse(
         status=status,
-        body=to_json(to_failure(error)),
+        body=responses.to_json(to_failure(error)),
         keep=False,
         retry_after_s=RETRY_AFTER_S if status in (429, 503) else None,
     )
@@ -178,16 +170,21 @@ def fit_to_budget(result: ExecResult, held: OutputBuffer) -> ExecResult:
 
 
 async def send_buffered(
-    request: HttpRequest, answer: HttpResponse, held: OutputBuffer, timeout_s: float = WRITE_S, *, kept: bool = False
+    request: HttpRequest,
+    answer: responses.HttpResponse,
+    held: OutputBuffer,
+    timeout_s: float = responses.WRITE_S,
+    *,
+    kept: bool = False,
 ) -> web.StreamResponse:
     """Send a response and hold its size until the client has read it. Raises RequestError for a stored
     response (`kept`) if too much is held: the client can request it again."""
-    if len(answer.body) >= SINGLE_WRITE_BYTES:
+    if len(answer.body) >= responses.SINGLE_WRITE_BYTES:
         if kept and held.full:
             message = "answers that clients have yet to take leave no room for this one; ask again later"
             raise RequestError(message, kind="full")
         held.take(len(answer.body) - held.chars)
-    return await send(request, answer, timeout_s)
+    return await responses.send(request, answer, timeout_s)
 
 
 EVENTS = "text/event-stream"
@@ -260,5 +257,5 @@ async def encode_event(kind: str, event: Event) -> bytes:
         name, fields = "output", {"stream": event.stream, "text": event.text}
     elif isinstance(event, SandboxError):
         name, fields = "error", to_failure(event)
-    text = await encode_json(fields, _event_size(event))
-    return text + b"\n" if kind == NDJSON else b"event: %b\ndata: %b\n\n" % (name.encode(), text)
+    text = await responses.encode_json(fields, _event_size(event))
+    return text + b"\n" if kind == responses.NDJSON else b"event: %b\ndata: %b\n\n" % (name.encode(), text)

@@ -16,25 +16,13 @@ from msgspec import Meta, Struct
 from rocstar.sandbox import files as program_files
 from rocstar.sandbox.files import DISPLAY_FOLDER, fault_of
 from rocstar.sandbox.files import MAX_FILES as MOST_FILES
+from rocstar.sandbox.http import responses
 from rocstar.sandbox.http.bodies import BodyReader, LoopYielder
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.openapi import REF
 from rocstar.sandbox.http.packed_items import SelectedItems, matching_indices, pack_items
-from rocstar.sandbox.http.responses import (
-    LARGE_BYTES,
-    LONG_CHARS,
-    NDJSON,
-    HttpResponse,
-    encode_json,
-    fill_list,
-    finish,
-    json_response,
-    open_stream,
-    to_json,
-    to_response,
-    write,
-)
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
+from rocstar.sandbox.service import validation
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.idempotency import Execution, IdempotencyStore, compute_fingerprint, owner_key
 from rocstar.sandbox.service.results import (
@@ -54,22 +42,9 @@ from rocstar.sandbox.service.results import (
     truncate_output,
 )
 from rocstar.sandbox.service.sessions import OpenSession, SessionTable
-from rocstar.sandbox.service.validation import (
-    AUTO,
-    LISTS,
-    MAX_DEADLINE_S,
-    BodyModel,
-    FieldError,
-    Loc,
-    ServiceLimits,
-    check_text,
-    find_field_errors,
-    narrow_model,
-    parse_json,
-)
 from rocstar.sandbox.types import LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, OnOutput, SandboxError, Status
 
-Deadline = Annotated[float, Meta(gt=0, le=MAX_DEADLINE_S)] | None
+Deadline = Annotated[float, Meta(gt=0, le=validation.MAX_DEADLINE_S)] | None
 Seed = Annotated[int, Meta(ge=0)] | None
 """The upper bound 2**64 is checked separately: msgspec compares signed 64-bit numbers."""
 
@@ -86,7 +61,7 @@ class RequestBody(Struct, kw_only=True, forbid_unknown_fields=True):
     stdin: str | None = ""
     limits: Any = None
     seed: Seed = None
-    flavour: str | None = AUTO
+    flavour: str | None = validation.AUTO
 
 
 class RunBody(RequestBody, kw_only=True, forbid_unknown_fields=True):
@@ -111,7 +86,7 @@ class SessionBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
     limits: Any = None
     seed: Seed = None
-    flavour: str | None = AUTO
+    flavour: str | None = validation.AUTO
 
 
 class CellBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -128,23 +103,25 @@ class CellBody(Struct, kw_only=True, forbid_unknown_fields=True):
 class NativeBodies:
     """The models of the native bodies, within the limits of one service. Made by `native_bodies`."""
 
-    def __init__(self, service_limits: ServiceLimits) -> None:
+    def __init__(self, service_limits: validation.ServiceLimits) -> None:
         limits = make_limits_model(service_limits)
-        program = {"limits": limits | None, "flavour": Literal[(AUTO, *service_limits.flavours)] | None}
+        program = {"limits": limits | None, "flavour": Literal[(validation.AUTO, *service_limits.flavours)] | None}
         wall_s = Annotated[float, Meta(gt=0, le=service_limits.max_wall_s)] | None
         many = Meta(min_length=1, max_length=service_limits.max_calls_per_batch)
-        self.request = narrow_model(RequestBody, **program)
-        self.run = BodyModel(narrow_model(RunBody, **program))
-        self.batch = BodyModel(narrow_model(BatchBody, requests=Annotated[LISTS[self.request], many]))
-        self.batch_of_any = narrow_model(BatchBody, requests=Annotated[list[Any], many])
-        self.session = BodyModel(narrow_model(SessionBody, **program))
-        self.cell = BodyModel(narrow_model(CellBody, wall_s=wall_s))
+        self.request = validation.narrow_model(RequestBody, **program)
+        self.run = validation.BodyModel(validation.narrow_model(RunBody, **program))
+        self.batch = validation.BodyModel(
+            validation.narrow_model(BatchBody, requests=Annotated[validation.LISTS[self.request], many])
+        )
+        self.batch_of_any = validation.narrow_model(BatchBody, requests=Annotated[list[Any], many])
+        self.session = validation.BodyModel(validation.narrow_model(SessionBody, **program))
+        self.cell = validation.BodyModel(validation.narrow_model(CellBody, wall_s=wall_s))
 
 
 native_bodies = lru_cache(maxsize=16)(NativeBodies)
 
 
-def make_limits_model(service_limits: ServiceLimits) -> type[Struct]:
+def make_limits_model(service_limits: validation.ServiceLimits) -> type[Struct]:
     """`Limits`, by the bounds and defaults of the service."""
     kinds = []
     most = {"wall_s": service_limits.max_wall_s, "memory_bytes": service_limits.max_memory_bytes}
@@ -221,7 +198,9 @@ class BatchCall:
         return zip(self.invalid, map(bytes.rstrip, BytesIO(self.error_lines)), strict=True)
 
 
-def decode_run(body: bytes, service_limits: ServiceLimits, owner: str = "") -> tuple[ExecRequest, float | None]:
+def decode_run(
+    body: bytes, service_limits: validation.ServiceLimits, owner: str = ""
+) -> tuple[ExecRequest, float | None]:
     """Decode a body of /v1/run. Return the call and its deadline in seconds."""
     run = _parse_body(body, native_bodies(service_limits).run)
     request = _to_exec_request(run, "", service_limits, owner)
@@ -245,9 +224,9 @@ def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
         raise RequestError(message, field="files", kind="too_large")
 
 
-def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") -> BatchCall:
+def decode_batch(body: bytes, service_limits: validation.ServiceLimits, owner: str = "") -> BatchCall:
     models = native_bodies(service_limits)
-    batch = models.batch.decode(body) or _convert(parse_json(body), models.batch_of_any)
+    batch = models.batch.decode(body) or _convert(validation.parse_json(body), models.batch_of_any)
     given: list[Any] = batch.requests
     items: list[Any] = []
     for index, item in enumerate(given):
@@ -273,14 +252,14 @@ def decode_batch(body: bytes, service_limits: ServiceLimits, owner: str = "") ->
     )
 
 
-def decode_session(body: bytes, service_limits: ServiceLimits) -> tuple[str, Limits, int | None]:
+def decode_session(body: bytes, service_limits: validation.ServiceLimits) -> tuple[str, Limits, int | None]:
     """Decode a body of /v1/sessions. Return the flavour, the limits and the seed."""
     session = _parse_body(body or b"{}", native_bodies(service_limits).session)
     limits = _to_limits(session.limits, service_limits)
-    return session.flavour or AUTO, limits, _check_seed(session.seed, "")
+    return session.flavour or validation.AUTO, limits, _check_seed(session.seed, "")
 
 
-def decode_cell(body: bytes, service_limits: ServiceLimits) -> CellBody:
+def decode_cell(body: bytes, service_limits: validation.ServiceLimits) -> CellBody:
     cell = _parse_body(body, native_bodies(service_limits).cell)
     _check_code(cell.code, "")
     if cell.files or cell.fetch_files:
@@ -288,22 +267,22 @@ def decode_cell(body: bytes, service_limits: ServiceLimits) -> CellBody:
     return cell
 
 
-def _parse_body(body: bytes, model: BodyModel[S]) -> S:
+def _parse_body(body: bytes, model: validation.BodyModel[S]) -> S:
     found = model.decode(body)
-    return _convert(parse_json(body), model.type) if found is None else found
+    return _convert(validation.parse_json(body), model.type) if found is None else found
 
 
-def _convert(value: Any, model: type[S], loc: Loc = ()) -> S:
+def _convert(value: Any, model: type[S], loc: validation.Loc = ()) -> S:
     """Convert a JSON value. Raises RequestError for the first error."""
     try:
         return msgspec.convert(value, model)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: half a pair in a name
-        for field_error in find_field_errors(value, model, loc):
+        for field_error in validation.find_field_errors(value, model, loc):
             raise _to_request_error(field_error) from None
         raise RequestError(f"the body does not fit: {error}", field="body") from None
 
 
-def _to_request_error(field_error: FieldError) -> RequestError:
+def _to_request_error(field_error: validation.FieldError) -> RequestError:
     path = ""
     for part in field_error.loc:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
@@ -323,30 +302,32 @@ def _to_request_error(field_error: FieldError) -> RequestError:
     return RequestError(f"{path or 'the body'} is {shown}; {field_error.fix}", field=path or "body", kind=kind)
 
 
-def _to_exec_request(body: RequestBody, prefix: str, service_limits: ServiceLimits, owner: str) -> ExecRequest:
+def _to_exec_request(
+    body: RequestBody, prefix: str, service_limits: validation.ServiceLimits, owner: str
+) -> ExecRequest:
     """Check what the model cannot express, and select the flavour."""
     code, stdin = body.code, body.stdin or ""
     _check_code(code, prefix)
     if stdin:
-        check_text(stdin, prefix + "stdin")
+        validation.check_text(stdin, prefix + "stdin")
     return ExecRequest(
         code=code,
         stdin=stdin,
         limits=_to_limits(body.limits, service_limits),
-        flavour=service_limits.select_flavour(code) if body.flavour in (None, AUTO) else body.flavour,
+        flavour=service_limits.select_flavour(code) if body.flavour in (None, validation.AUTO) else body.flavour,
         seed=_check_seed(body.seed, prefix),
         owner=owner,
     )
 
 
 def _check_code(code: str, prefix: str) -> None:
-    check_text(code, prefix + "code")
+    validation.check_text(code, prefix + "code")
     if "\0" in code:
         message = f"{prefix}code has a NUL at {code.index(chr(0))}; Python reads none"
         raise RequestError(message, field=prefix + "code")
 
 
-def _to_limits(body: msgspec.Struct | None, service_limits: ServiceLimits) -> Limits:
+def _to_limits(body: msgspec.Struct | None, service_limits: validation.ServiceLimits) -> Limits:
     return service_limits.default_limits if body is None else Limits(**msgspec.structs.asdict(body))
 
 
@@ -396,7 +377,7 @@ class Native:
     admission: Admission
     sessions: SessionTable
     keys: IdempotencyStore
-    service_limits: ServiceLimits
+    service_limits: validation.ServiceLimits
     body_reader: BodyReader
     write_timeout_s: float
 
@@ -420,7 +401,7 @@ class Native:
     async def run(self, request: HttpRequest) -> web.StreamResponse:
         body = await self.body_reader.read(request)
 
-        async def work(held: OutputBuffer) -> HttpResponse:
+        async def work(held: OutputBuffer) -> responses.HttpResponse:
             owner = request.owner
             decode = partial(decode_run, service_limits=self.service_limits, owner=owner)
             call = await self.body_reader.decode(owner, body, decode)
@@ -440,7 +421,7 @@ class Native:
         self,
         request: HttpRequest,
         key: tuple[str, bytes] | None,
-        work: Callable[[OutputBuffer], Awaitable[HttpResponse]],
+        work: Callable[[OutputBuffer], Awaitable[responses.HttpResponse]],
     ) -> web.StreamResponse:
         """Run the work, or find the response of its key, and send it. A result counts as held until the
         client has read it."""
@@ -448,7 +429,7 @@ class Native:
             if key is None:
                 return await send_buffered(request, await work(held), held, self.write_timeout_s)
 
-            async def execute(_: Execution) -> HttpResponse:
+            async def execute(_: Execution) -> responses.HttpResponse:
                 with OutputBuffer(self._held, request.owner) as its_own:
                     return await work(its_own)
 
@@ -460,20 +441,22 @@ class Native:
     ) -> web.Response:
         """Open a session, or find the response of the request's key, and send its id."""
 
-        async def work(_: Execution | None = None) -> HttpResponse:
+        async def work(_: Execution | None = None) -> responses.HttpResponse:
             with self.admission.admitted(request.owner):
                 try:
                     session_id = await open_one()
                 except SandboxError as error:
                     return failure_response(error)
-            return HttpResponse(
-                status=201, body=to_json(SessionId(session_id)), is_current=lambda: session_id in self.sessions
+            return responses.HttpResponse(
+                status=201,
+                body=responses.to_json(SessionId(session_id)),
+                is_current=lambda: session_id in self.sessions,
             )
 
         key = await self._find_key(request, body)
         if key is None:
-            return to_response(await work())
-        return to_response(await self.keys.run_once(*key, work, partial(self.body_reader.keep, request)))
+            return responses.to_response(await work())
+        return responses.to_response(await self.keys.run_once(*key, work, partial(self.body_reader.keep, request)))
 
     async def open_session(self, request: HttpRequest) -> web.Response:
         body = await self.body_reader.read(request)
@@ -487,13 +470,13 @@ class Native:
         session_id, owner = request.names["id"], request.owner
         decode = partial(decode_cell, service_limits=self.service_limits)
 
-        async def work(held: OutputBuffer) -> HttpResponse:
+        async def work(held: OutputBuffer) -> responses.HttpResponse:
             call = await self.body_reader.decode(owner, body, decode)
             with self.admission.admitted(owner):
                 return await self._answer(held, self._cell(session_id, call, owner))
 
         accept = request.headers.get("Accept", "")
-        kind = EVENTS if EVENTS in accept else NDJSON if NDJSON in accept else ""
+        kind = EVENTS if EVENTS in accept else responses.NDJSON if responses.NDJSON in accept else ""
         if kind:
             if "Idempotency-Key" in request.headers:
                 raise RequestError("a streamed cell runs again on each request; leave the key out", field="Accept")
@@ -526,14 +509,14 @@ class Native:
             async with aclosing(stream_cell(start, held)) as events:
                 async for event in events:
                     if isinstance(event, SandboxError) and response is None:
-                        return to_response(failure_response(event))
-                    response = response or await open_stream(request, kind)
-                    await write(response, await encode_event(kind, event), self.write_timeout_s)
+                        return responses.to_response(failure_response(event))
+                    response = response or await responses.open_stream(request, kind)
+                    await responses.write(response, await encode_event(kind, event), self.write_timeout_s)
         assert response is not None, "the last event is the result"
-        return await finish(response, self.write_timeout_s)
+        return await responses.finish(response, self.write_timeout_s)
 
     async def list_sessions(self, request: HttpRequest) -> web.Response:
-        return json_response(SessionList(self.sessions.list_owned(request.owner)))
+        return responses.json_response(SessionList(self.sessions.list_owned(request.owner)))
 
     async def list_files(self, request: HttpRequest) -> web.Response:
         """List the files by a cell: their names are visible only in the program's namespace."""
@@ -544,7 +527,7 @@ class Native:
             why = result.stderr.strip().rpartition("\n")[2] or f"their list is cut: {result.status}"
             raise RequestError(f"the files cannot be listed: {why}", status=409, kind="no_list") from None
         files = [SessionFile(name, size) for name, size in sorted(found.items()) if not fault_of(name)]
-        return json_response(SessionFiles(files))
+        return responses.json_response(SessionFiles(files))
 
     async def put_file(self, request: HttpRequest) -> web.Response:
         """Write the body to a file of the session's directory."""
@@ -570,8 +553,8 @@ class Native:
             held.take(len(content))
             response = web.StreamResponse(headers=headers)
             await response.prepare(request)
-            await write(response, content, self.write_timeout_s)
-        return await finish(response, self.write_timeout_s)
+            await responses.write(response, content, self.write_timeout_s)
+        return await responses.finish(response, self.write_timeout_s)
 
     @staticmethod
     def _check_name(request: HttpRequest) -> None:
@@ -607,7 +590,7 @@ class Native:
         await self.sessions.close(request.names["id"], request.owner)
         return web.Response(status=204)
 
-    async def _answer(self, held: OutputBuffer, running: Awaitable[ExecResult]) -> HttpResponse:
+    async def _answer(self, held: OutputBuffer, running: Awaitable[ExecResult]) -> responses.HttpResponse:
         """Return the response of one call, with truncated texts if too much output is held."""
         try:
             result = await running
@@ -620,7 +603,7 @@ class Native:
                 size += count_file_bytes(result)
             if size > TRUNCATED_CHARS:
                 held.take(size)
-            return HttpResponse(status=200, body=await encode_json(result, size))
+            return responses.HttpResponse(status=200, body=await responses.encode_json(result, size))
         except SandboxError as error:
             return failure_response(error)
 
@@ -629,14 +612,14 @@ class Native:
         owner = request.owner
         decode = partial(decode_batch, service_limits=self.service_limits, owner=owner)
         call = await self.body_reader.decode(owner, body, decode)
-        stream = call.stream or NDJSON in request.headers.get("Accept", "")
+        stream = call.stream or responses.NDJSON in request.headers.get("Accept", "")
         key = await self._find_key(request, body, stream=stream)
         del body
         if stream:
             return await self._stream_batch(request, call, key)
         return await self._send_result(request, key, partial(self._run_batch, call))
 
-    async def _run_batch(self, call: BatchCall, held: OutputBuffer) -> HttpResponse:
+    async def _run_batch(self, call: BatchCall, held: OutputBuffer) -> responses.HttpResponse:
         outcomes = [b""] * len(call.requests)
         yielder = LoopYielder()
         for index, error in call.failures():
@@ -646,7 +629,9 @@ class Native:
             async for position, outcome in self.admission.run_batch(call.programs, call.deadline_s):
                 outcomes[call.runnable[position]] = await _encode_outcome(outcome, held)
                 await yielder.pause()
-        return HttpResponse(status=200, body=await fill_list(to_json(Outcomes([])), outcomes))
+        return responses.HttpResponse(
+            status=200, body=await responses.fill_list(responses.to_json(Outcomes([])), outcomes)
+        )
 
     async def _stream_batch(
         self, request: HttpRequest, call: BatchCall, key: tuple[str, bytes] | None
@@ -655,29 +640,29 @@ class Native:
         the batch has a key."""
         owner = request.owner
 
-        async def work(execution: Execution) -> HttpResponse:
+        async def work(execution: Execution) -> responses.HttpResponse:
             # The lines are kept for retries, however many clients read them.
             yielder = LoopYielder()
             async for line in self._lines(call, owner, short=lambda: not self.keys.streamed.fits(owner, 0)):
                 execution.emit(line)
                 await yielder.pause()
-            return HttpResponse(status=200, body=b"", content_type=NDJSON)
+            return responses.HttpResponse(status=200, body=b"", content_type=responses.NDJSON)
 
         response: web.StreamResponse | None = None
         if key is None:
             self.admission.admit(len(call.runnable), owner)
-            response = await open_stream(request)
+            response = await responses.open_stream(request)
             lines = self._lines(call, owner)
         else:
             lines = self.keys.follow(*key, work, partial(self.body_reader.keep, request))
         yielder = LoopYielder()
         async for line in lines:
             if response is None:  # the status is sent from here on, so no error can change it
-                response = await open_stream(request)
-            await write(response, line, self.write_timeout_s)
+                response = await responses.open_stream(request)
+            await responses.write(response, line, self.write_timeout_s)
             await yielder.pause()
         assert response is not None, "a batch has at least one line"
-        return await finish(response, self.write_timeout_s)
+        return await responses.finish(response, self.write_timeout_s)
 
     async def _lines(
         self, call: BatchCall, owner: str, short: Callable[[], bool] = lambda: False
@@ -703,11 +688,11 @@ class Native:
 async def _encode_outcome(outcome: ExecResult | SandboxError, held: OutputBuffer | None = None) -> bytes:
     """Encode an outcome and count it as `held`; its texts are truncated while that budget is used up."""
     if not isinstance(outcome, ExecResult):
-        return to_json(to_failure(outcome))
+        return responses.to_json(to_failure(outcome))
     if held is not None:
         outcome = held.truncate(outcome)
     chars = count_chars(outcome)
-    body = to_json(outcome) if chars < LONG_CHARS else await encode_json(outcome, chars)
+    body = responses.to_json(outcome) if chars < responses.LONG_CHARS else await responses.encode_json(outcome, chars)
     if held is not None:
         held.take(len(body))  # JSON may take six bytes for one of the program
     return body
@@ -716,6 +701,6 @@ async def _encode_outcome(outcome: ExecResult | SandboxError, held: OutputBuffer
 async def _batch_line(index: int, outcome: bytes) -> bytes:
     """Return the outcome as a line, with its index as the first member."""
     pieces = (b'{"index":%d,' % index, memoryview(outcome)[1:], b"\n")
-    if len(outcome) < LARGE_BYTES:
+    if len(outcome) < responses.LARGE_BYTES:
         return b"".join(pieces)
     return await asyncio.to_thread(b"".join, pieces)

@@ -16,43 +16,15 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from rocstar.sandbox import files as program_files
+from rocstar.sandbox import types
 from rocstar.sandbox.child.import_scan import MAX_SCANNED
 from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.responses import json_response, send_json
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
 from rocstar.sandbox.pool.wire import with_files
+from rocstar.sandbox.service import results, validation
 from rocstar.sandbox.service.admission import Admission
-from rocstar.sandbox.service.results import (
-    MAX_JSON_FILES_BYTES,
-    OutputBuffer,
-    count_chars,
-    fit_to_budget,
-    is_retryable,
-)
-from rocstar.sandbox.service.validation import (
-    SCRIPT_END,
-    BodyModel,
-    FieldError,
-    ServiceLimits,
-    check_text,
-    close_model,
-    field_error,
-    narrow_model,
-    parse_body,
-    raise_field_errors,
-)
-from rocstar.sandbox.types import (
-    Display,
-    ExecRequest,
-    ExecResult,
-    Limits,
-    SandboxError,
-    Session,
-    SessionLost,
-    SessionSandbox,
-    Status,
-)
 
 LANGUAGES = (
     *("python", "cpp", "nodejs", "go", "go_test", "java", "php", "csharp", "bash", "typescript", "sql"),
@@ -99,29 +71,33 @@ class NotebookBody(Struct, kw_only=True):
     fetch_files: FetchFiles = []
 
 
-def timeout_fields(service_limits: ServiceLimits, *names: str) -> dict[str, Any]:
+def timeout_fields(service_limits: validation.ServiceLimits, *names: str) -> dict[str, Any]:
     """Time limits that a body need not name: that API's default, unless the service allows less."""
     kind = Annotated[float, Meta(ge=LEAST_S, le=service_limits.max_wall_s)]
     return {name: (kind, min(DEFAULT_S[name], service_limits.max_wall_s)) for name in names}
 
 
 @lru_cache(maxsize=16)
-def fusion_bodies(service_limits: ServiceLimits) -> tuple[BodyModel[CodeRunBody], BodyModel[NotebookBody]]:
+def fusion_bodies(
+    service_limits: validation.ServiceLimits,
+) -> tuple[validation.BodyModel[CodeRunBody], validation.BodyModel[NotebookBody]]:
     """Return the models of both bodies, within the limits of one service."""
     memory = Annotated[int, Meta(ge=-1, le=service_limits.max_memory_bytes >> 20)]
-    code_run = narrow_model(
+    code_run = validation.narrow_model(
         CodeRunBody,
         language=Literal[LANGUAGES],
         memory_limit_MB=memory,
         **timeout_fields(service_limits, "compile_timeout", "run_timeout"),
     )
-    notebook = narrow_model(
+    notebook = validation.narrow_model(
         NotebookBody,
         cell_timeout=Annotated[float, Meta(ge=0, le=service_limits.max_wall_s)],
         memory_limit_MB=memory,
         **timeout_fields(service_limits, "total_timeout"),
     )
-    return BodyModel(code_run, close_model(code_run)), BodyModel(notebook, close_model(notebook))
+    return validation.BodyModel(code_run, validation.close_model(code_run)), validation.BodyModel(
+        notebook, validation.close_model(notebook)
+    )
 
 
 FusionStatus = Literal["Success", "Failed", "SandboxError"]
@@ -181,16 +157,18 @@ OWN_FLAVOURS = ("cpp", "bash")
 """Languages that are flavours of the same name."""
 
 
-def decode_run_code(body: bytes, service_limits: ServiceLimits, owner: str = "") -> tuple[str, ExecRequest]:
+def decode_run_code(
+    body: bytes, service_limits: validation.ServiceLimits, owner: str = ""
+) -> tuple[str, types.ExecRequest]:
     """Decode a body of /run_code. Return the language and the call, also for a language without a flavour."""
     model, _ = fusion_bodies(service_limits)
-    run = parse_body(body, model)
+    run = validation.parse_body(body, model)
     files = {name: content for name, content in run.files.items() if content is not None}  # as that API does
     stdin = run.stdin or ""
     is_script = run.language not in OWN_FLAVOURS
-    code = run.code + SCRIPT_END if is_script else run.code
+    code = run.code + validation.SCRIPT_END if is_script else run.code
     _check_inputs({("code",): code, ("stdin",): stdin}, files, run.fetch_files)
-    program = ExecRequest(
+    program = types.ExecRequest(
         code=code,
         stdin=stdin,
         limits=_to_limits(run.run_timeout, run, service_limits),
@@ -202,21 +180,21 @@ def decode_run_code(body: bytes, service_limits: ServiceLimits, owner: str = "")
     return run.language, program
 
 
-def decode_run_jupyter(body: bytes, service_limits: ServiceLimits) -> tuple[NotebookBody, Limits]:
+def decode_run_jupyter(body: bytes, service_limits: validation.ServiceLimits) -> tuple[NotebookBody, types.Limits]:
     """A body of /run_jupyter, and the limits of its interpreter."""
     _, model = fusion_bodies(service_limits)
-    run = parse_body(body, model)
+    run = validation.parse_body(body, model)
     cells = {("cells", index): cell for index, cell in enumerate(run.cells)}
     _check_inputs(cells, run.files, run.fetch_files)
     return run, _to_limits(run.cell_timeout or run.total_timeout, run, service_limits, cpu_s=run.total_timeout)
 
 
 def _to_limits(
-    wall_s: float, run: CodeRunBody | NotebookBody, service_limits: ServiceLimits, *, cpu_s: float = 0.0
-) -> Limits:
+    wall_s: float, run: CodeRunBody | NotebookBody, service_limits: validation.ServiceLimits, *, cpu_s: float = 0.0
+) -> types.Limits:
     defaults = service_limits.default_limits
     memory_mb = run.memory_limit_MB
-    return Limits(
+    return types.Limits(
         wall_s=max(LEAST_S, float(wall_s)),
         cpu_s=min(86_400, int(max(wall_s, cpu_s)) + 1),
         memory_bytes=memory_mb << 20 if memory_mb > 0 else defaults.memory_bytes,
@@ -231,22 +209,22 @@ def _check_inputs(texts: Mapping[Any, str], files: Mapping[str, bytes], fetch: S
     found = []
     for loc, text in texts.items():
         try:
-            check_text(text, ".".join(map(str, loc)))
+            validation.check_text(text, ".".join(map(str, loc)))
         except RequestError as error:
-            found.append(field_error(str(error), *loc))
+            found.append(validation.field_error(str(error), *loc))
     faults = {name: why for name in files if (why := program_files.fault_of(name))}
-    found += [field_error(why, "files", name) for name, why in faults.items()]
+    found += [validation.field_error(why, "files", name) for name, why in faults.items()]
     if name := program_files.clash({name: files[name] for name in files if name not in faults}):
-        found.append(field_error("it is a directory of another file", "files", name))
+        found.append(validation.field_error("it is a directory of another file", "files", name))
     total, most = sum(map(len, files.values())), MAX_GIVEN_BYTES
     if total > most:
         largest = max(files, key=lambda name: len(files[name]))
         msg = f"the files have {total} bytes together; at most {most} bytes are taken"
         ctx = {"actual_length": total, "max_length": most}
-        found.append(FieldError(kind="too_long", loc=("files", largest), msg=msg, value=None, ctx=ctx))
+        found.append(validation.FieldError(kind="too_long", loc=("files", largest), msg=msg, value=None, ctx=ctx))
     unfetchable = (program_files.fault_of(name, fetched=True) for name in fetch)
-    found += [field_error(why, "fetch_files") for why in unfetchable if why]
-    raise_field_errors(found)
+    found += [validation.field_error(why, "fetch_files") for why in unfetchable if why]
+    validation.raise_field_errors(found)
 
 
 RETRYABLE_STATUS = 504
@@ -266,8 +244,8 @@ class SandboxFusion:
     """The handlers."""
 
     admission: Admission
-    sandbox: SessionSandbox
-    service_limits: ServiceLimits
+    sandbox: types.SessionSandbox
+    service_limits: validation.ServiceLimits
     body_reader: BodyReader
 
     def routes(self) -> list[HttpRoute]:
@@ -282,30 +260,32 @@ class SandboxFusion:
             return json_response(_code_failure(message))
         if language == "cpp" and (program.files or program.fetch):
             return json_response(_code_failure("files and fetch_files are not supported for cpp"))
-        with OutputBuffer(self.admission.held, request.owner) as held:
+        with results.OutputBuffer(self.admission.held, request.owner) as held:
             try:
-                result = fit_to_budget(await self.admission.run(program), held)
-            except SandboxError as error:
+                result = results.fit_to_budget(await self.admission.run(program), held)
+            except types.SandboxError as error:
                 return json_response(_code_failure(str(error)), status=_failure_status(error))
-            held.take(count_chars(result) + sum(map(len, result.files.values())))
+            held.take(results.count_chars(result) + sum(map(len, result.files.values())))
             if not result.files:
-                return await send_json(request, _to_code_answer(language, result), count_chars(result))
+                return await send_json(request, _to_code_answer(language, result), results.count_chars(result))
             answer = await asyncio.to_thread(_to_code_answer, language, result)
-            return await send_json(request, answer, count_chars(result) + sum(map(len, answer.files.values())))
+            return await send_json(request, answer, results.count_chars(result) + sum(map(len, answer.files.values())))
 
     async def run_jupyter(self, request: HttpRequest) -> web.StreamResponse:
         decode = partial(decode_run_jupyter, service_limits=self.service_limits)
         run, limits = await self.body_reader.parse(request, decode)
         try:
             owner = request.owner
-            with self.admission.admitted(owner), OutputBuffer(self.admission.held, owner) as held:
+            with self.admission.admitted(owner), results.OutputBuffer(self.admission.held, owner) as held:
                 answer = await self._notebook(run, limits, owner, held)
                 return await send_json(request, answer, held.chars)
-        except SandboxError as error:
+        except types.SandboxError as error:
             failure = NotebookAnswer(status="SandboxError", message=str(error), driver=None, cells=[])
             return json_response(failure, status=_failure_status(error))
 
-    async def _notebook(self, run: NotebookBody, limits: Limits, owner: str, held: OutputBuffer) -> NotebookAnswer:
+    async def _notebook(
+        self, run: NotebookBody, limits: types.Limits, owner: str, held: results.OutputBuffer
+    ) -> NotebookAnswer:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         flavour = self.service_limits.select_flavour(scanned_source(run.cells))
@@ -313,7 +293,7 @@ class SandboxFusion:
         session = await self.sandbox.open_session(flavour=flavour, limits=limits, owner=owner)
         cells: list[CellAnswer] = []
         files: dict[str, str] = {}
-        room, ran_s = MAX_JSON_FILES_BYTES, 0.0
+        room, ran_s = results.MAX_JSON_FILES_BYTES, 0.0
         status: CommandStatus = "Finished"
         message = ""
         try:
@@ -326,11 +306,11 @@ class SandboxFusion:
                     wall_s = max(LEAST_S, min(left_s, run.cell_timeout or left_s))
                     result = await session.run(source, wall_s=wall_s, displays=True)
                     ran_s += result.wall_s
-                if result is None or result.status is Status.TIMEOUT:
+                if result is None or result.status is types.Status.TIMEOUT:
                     status = "TimeLimitExceeded"
                     break
                 result = held.truncate(result)
-                held.take(count_chars(result))
+                held.take(results.count_chars(result))
                 shown = []  # the displays that fit into the rest of the response
                 for one in () if held.full else result.displays:
                     if len(one.data) <= room:
@@ -342,9 +322,9 @@ class SandboxFusion:
                 fetched = await _run_file_cell(session, fetch=run.fetch_files)
                 files = {} if held.full else await asyncio.to_thread(_encode_files, fetched.files)
                 held.take(sum(map(len, files.values())))
-        except SessionLost as loss:
+        except types.SessionLost as loss:
             if loss.reason != "died":  # not by its cells, and nothing is left of them: all can run again
-                raise SandboxError(str(loss), kind="session_lost", retryable=True) from None
+                raise types.SandboxError(str(loss), kind="session_lost", retryable=True) from None
             status, message = "Error", f"the interpreter is gone: {loss.reason}"
         finally:
             await session.close()
@@ -372,19 +352,19 @@ def scanned_source(cells: Sequence[str]) -> str:
 
 
 async def _run_file_cell(
-    session: Session, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
-) -> ExecResult:
+    session: types.Session, *, files: Mapping[str, bytes] | None = None, fetch: Sequence[str] = ()
+) -> types.ExecResult:
     """Writes or takes files. Raises SandboxError if that fails: no files can be written here, say."""
     result = await session.run("", files=files, fetch=fetch)
-    if result.status is not Status.OK:
+    if result.status is not types.Status.OK:
         reason = result.stderr.strip().rpartition("\n")[2]
-        raise SandboxError(f"the files could not be handled: {reason}", kind="files", retryable=False)
+        raise types.SandboxError(f"the files could not be handled: {reason}", kind="files", retryable=False)
     return result
 
 
 def _encode_files(files: Mapping[str, bytes]) -> dict[str, str]:
     """Return the files that fit into one response as base64, the smallest first."""
-    room, encoded = MAX_JSON_FILES_BYTES, {}
+    room, encoded = results.MAX_JSON_FILES_BYTES, {}
     for name, content in sorted(files.items(), key=lambda item: len(item[1])):
         room -= len(content)
         if room >= 0:
@@ -392,9 +372,9 @@ def _encode_files(files: Mapping[str, bytes]) -> dict[str, str]:
     return encoded
 
 
-def _to_code_answer(language: str, result: ExecResult) -> CodeAnswer:
+def _to_code_answer(language: str, result: types.ExecResult) -> CodeAnswer:
     compile_result: Command | None = None
-    timed_out = result.status is Status.TIMEOUT
+    timed_out = result.status is types.Status.TIMEOUT
     return_code = result.exit_code if result.signal is None else -result.signal
     run_result: Command | None = Command(
         status="TimeLimitExceeded" if timed_out else "Finished",
@@ -404,7 +384,7 @@ def _to_code_answer(language: str, result: ExecResult) -> CodeAnswer:
         stderr=result.stderr,
     )
     if language == "cpp":
-        compiled = not (result.status is Status.ERROR and result.wall_s == 0.0)
+        compiled = not (result.status is types.Status.ERROR and result.wall_s == 0.0)
         compile_result = Command(
             status="Finished",
             execution_time=None,
@@ -422,10 +402,10 @@ def _to_code_answer(language: str, result: ExecResult) -> CodeAnswer:
     )
 
 
-def _to_cell_answer(result: ExecResult, displays: Sequence[Display]) -> CellAnswer:
+def _to_cell_answer(result: types.ExecResult, displays: Sequence[types.Display]) -> CellAnswer:
     """Return the result in the format of a notebook, where the traceback is not part of stderr."""
     stderr, errors = result.stderr, []
-    if result.status is not Status.OK:
+    if result.status is not types.Status.OK:
         before, found, trace = stderr.rpartition(TRACEBACK)
         stderr = before if found else ""
         name, _, value = trace.strip().rpartition("\n")[2].partition(": ")
@@ -447,6 +427,6 @@ def _code_failure(message: str) -> CodeAnswer:
     return CodeAnswer(status="SandboxError", message=message, compile_result=None, run_result=None)
 
 
-def _failure_status(error: SandboxError) -> int:
+def _failure_status(error: types.SandboxError) -> int:
     """Return the status for a failure. A call that ran but lost its files can be retried."""
-    return RETRYABLE_STATUS if is_retryable(error) or error.kind == "no_room" else 200
+    return RETRYABLE_STATUS if results.is_retryable(error) or error.kind == "no_room" else 200

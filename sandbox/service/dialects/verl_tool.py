@@ -26,19 +26,9 @@ from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.packed_items import SelectedItems, matching_indices, pack_items
 from rocstar.sandbox.http.responses import LONG_CHARS, HttpResponse, encode_in_chunks, json_response, send, to_json
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
+from rocstar.sandbox.service import validation
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.results import OutputBuffer
-from rocstar.sandbox.service.validation import (
-    BodyModel,
-    FieldError,
-    ServiceLimits,
-    check_text,
-    close_model,
-    field_error,
-    narrow_model,
-    parse_body,
-    raise_field_errors,
-)
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
 
 
@@ -53,11 +43,11 @@ class ActionsBody(Struct, kw_only=True):
 
 
 @lru_cache(maxsize=16)
-def actions_model(service_limits: ServiceLimits) -> BodyModel[ActionsBody]:
+def actions_model(service_limits: validation.ServiceLimits) -> validation.BodyModel[ActionsBody]:
     """Return the model of the body, within the limits of one service."""
     many = Meta(min_length=1, max_length=service_limits.max_calls_per_batch)
-    actions = narrow_model(ActionsBody, trajectory_ids=Annotated[list[str], many])
-    return BodyModel(actions, close_model(actions))
+    actions = validation.narrow_model(ActionsBody, trajectory_ids=Annotated[list[str], many])
+    return validation.BodyModel(actions, validation.close_model(actions))
 
 
 class InvalidAction(Struct, forbid_unknown_fields=True):
@@ -109,10 +99,10 @@ class Step:
 
 
 def decode_actions(
-    body: bytes, service_limits: ServiceLimits, owner: str
+    body: bytes, service_limits: validation.ServiceLimits, owner: str
 ) -> tuple[Sequence[Step], SelectedItems[ExecRequest]]:
     """Decode the actions. Return them and their programs. Raises RequestError with the errors of all."""
-    actions = parse_body(body, actions_model(service_limits))
+    actions = validation.parse_body(body, actions_model(service_limits))
     number = len(actions.trajectory_ids)
     given = {
         "actions": actions.actions,
@@ -120,9 +110,9 @@ def decode_actions(
         "is_last_step": actions.is_last_step,
         "extra_fields": actions.extra_fields,
     }
-    raise_field_errors(
+    validation.raise_field_errors(
         [
-            field_error(f"there are {len(values)} for {number} trajectory_ids; give one for each", name)
+            validation.field_error(f"there are {len(values)} for {number} trajectory_ids; give one for each", name)
             for name, values in given.items()
             if values is not None and len(values) != number
         ]
@@ -130,21 +120,23 @@ def decode_actions(
     finish = actions.finish or [False] * number
     extras = actions.extra_fields or [{}] * number
     steps: list[Step] = []
-    found: list[FieldError] = []
+    found: list[validation.FieldError] = []
     for index, (action, is_last, extra) in enumerate(zip(actions.actions, finish, extras, strict=True)):
         try:
             steps.append(_decode_step(action, is_last, extra.get("stdin"), service_limits, owner))
         except RequestError as error:
-            found.append(field_error(str(error), error.field, index))
-    raise_field_errors(found)
+            found.append(validation.field_error(str(error), error.field, index))
+    validation.raise_field_errors(found)
     runnable = matching_indices(steps, lambda step: step.request is not None)
     packed = pack_items(steps)
     return packed, SelectedItems(packed, runnable, "request")
 
 
-def _decode_step(action: str, is_last: bool, stdin: object, service_limits: ServiceLimits, owner: str) -> Step:
+def _decode_step(
+    action: str, is_last: bool, stdin: object, service_limits: validation.ServiceLimits, owner: str
+) -> Step:
     """Decode an action. Raises RequestError for text that is invalid or too long."""
-    check_text(action, "actions")
+    validation.check_text(action, "actions")
     marks = observation_marks(action)
     language, code = ("", "") if is_last else extract_program(action)
     flavour = LANGUAGES.get(language, "") or service_limits.select_flavour(code)
@@ -156,7 +148,7 @@ def _decode_step(action: str, is_last: bool, stdin: object, service_limits: Serv
     _, begun, rest = action.partition(_INPUT[0])
     between, ended, _ = rest.partition(_INPUT[1])
     text = between.strip() if begun and ended else stdin if isinstance(stdin, str) else ""
-    check_text(text, "extra_fields")
+    validation.check_text(text, "extra_fields")
     wall_s = min(WALL_S, service_limits.max_wall_s)
     limits = replace(service_limits.default_limits, wall_s=wall_s, cpu_s=int(WALL_S) + 1)
     request = ExecRequest(code=code, stdin=text, flavour=flavour, limits=limits, owner=owner)
@@ -214,7 +206,7 @@ class VerlTool:
     """The handlers. Invariant: actions are parsed outside the event loop, in time linear in the text."""
 
     admission: Admission
-    service_limits: ServiceLimits
+    service_limits: validation.ServiceLimits
     body_reader: BodyReader
     began_s: float = field(default_factory=time.monotonic)
 

@@ -31,21 +31,12 @@ from mcp_types import (
 )
 from pydantic import Field
 
+from rocstar.sandbox import types
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.model_context.guard import NO_TEXTS, TEXTS, LongTexts
 from rocstar.sandbox.service.results import MAX_JSON_FILES_BYTES, count_file_bytes
 from rocstar.sandbox.service.sessions import SessionTable
-from rocstar.sandbox.types import (
-    DEFAULT_LIMITS,
-    Display,
-    ExecRequest,
-    ExecResult,
-    Limits,
-    SandboxError,
-    SessionLost,
-    Status,
-)
 
 SCHEME = "rocstar-output"
 MAX_KEPT_CHARS = 64 << 20
@@ -89,7 +80,7 @@ PICTURES = ("image/png", "image/jpeg")
 
 
 def to_call_result(
-    result: ExecResult, *, keep: Callable[[str], str] | None = None, ended: str = "", **more: str
+    result: types.ExecResult, *, keep: Callable[[str], str] | None = None, ended: str = "", **more: str
 ) -> CallToolResult:
     """The result for a model: at most `MAX_TEXT_CHARS` of text, never an empty one.
 
@@ -102,9 +93,9 @@ def to_call_result(
     parts = [result.stdout, "" if result.value is None else result.value, result.stderr]
     whole = "\n".join(part.rstrip("\n") for part in parts if part)
     notes = []
-    if result.status not in (Status.OK, Status.ERROR):
+    if result.status not in (types.Status.OK, types.Status.ERROR):
         notes.append(f"[{result.status}]")
-    elif result.status is Status.ERROR and not result.stderr:
+    elif result.status is types.Status.ERROR and not result.stderr:
         notes.append(f"[exit code {result.exit_code}]")
     if result.stdout_truncated or result.stderr_truncated:
         notes.append("[the program wrote more than is kept; the rest is lost]")
@@ -130,7 +121,7 @@ def to_call_result(
         "value": None if result.value is None else truncate_middle(result.value, MAX_FIELD_CHARS),
         "truncated": result.stdout_truncated or result.stderr_truncated,
     }
-    is_error = result.status is not Status.OK
+    is_error = result.status is not types.Status.OK
     return CallToolResult(content=content, structured_content=fields, is_error=is_error)
 
 
@@ -152,7 +143,7 @@ def text_content(text: str) -> TextContent:
     return TextContent(type="text", text=text)
 
 
-def _display_content(number: int, one: Display) -> ContentBlock:
+def _display_content(number: int, one: types.Display) -> ContentBlock:
     if one.mime in PICTURES:
         return ImageContent(type="image", data=b64encode(one.data).decode(), mime_type=one.mime)
     text = truncate_middle(one.data.decode("utf-8", "replace"), MAX_TEXT_CHARS)
@@ -212,9 +203,9 @@ def errors_as_results(tool: Callable[P, Awaitable[CallToolResult]]) -> Callable[
     async def run(*args: P.args, **kwargs: P.kwargs) -> CallToolResult:
         try:
             return await tool(*args, **kwargs)
-        except SessionLost as error:
+        except types.SessionLost as error:
             return to_error_result(f"{error}; run a cell without `session` to open another")
-        except (SandboxError, RequestError, ValueError) as error:
+        except (types.SandboxError, RequestError, ValueError) as error:
             return to_error_result(str(error))
 
     return run
@@ -256,10 +247,10 @@ class McpTools:
         stdin: Annotated[str, Field(description="what the program reads")] = "",
         files: Texts = {},  # noqa: B006  # read only, and shown in the schema
         fetch: Fetch = [],  # noqa: B006
-        wall_s: WallS = DEFAULT_LIMITS.wall_s,
+        wall_s: WallS = types.DEFAULT_LIMITS.wall_s,
     ) -> CallToolResult:
         """Run one Python program in isolation. It keeps no state; use run_cell for a session that does."""
-        request = ExecRequest(
+        request = types.ExecRequest(
             code=_checked_code(ctx, code),
             stdin=str(_argument_text(ctx, stdin)),
             files=_encode_files(ctx, files),
@@ -280,7 +271,7 @@ class McpTools:
         session: SessionName = "",
         files: Texts = {},  # noqa: B006
         fetch: Fetch = [],  # noqa: B006
-        wall_s: WallS = DEFAULT_LIMITS.wall_s,
+        wall_s: WallS = types.DEFAULT_LIMITS.wall_s,
     ) -> CallToolResult:
         """Run a cell of a session, which keeps its variables. The first one's answer has the id."""
         owner, source, contents = self._owner(ctx), _checked_code(ctx, code), _encode_files(ctx, files)
@@ -336,7 +327,7 @@ class McpTools:
 
     async def _cell(
         self, session: str, owner: str, code: str, wall_s: float, files: Mapping[str, bytes], fetch: list[str]
-    ) -> ExecResult:
+    ) -> types.ExecResult:
         return await self.sessions.run(
             session,
             code,
@@ -352,8 +343,8 @@ class McpTools:
         return self.owner_of(ctx.headers)
 
 
-def _to_limits(wall_s: float) -> Limits:
-    return Limits(wall_s=wall_s, cpu_s=int(wall_s) + 1, file_bytes=MAX_JSON_FILES_BYTES)
+def _to_limits(wall_s: float) -> types.Limits:
+    return types.Limits(wall_s=wall_s, cpu_s=int(wall_s) + 1, file_bytes=MAX_JSON_FILES_BYTES)
 
 
 def _argument_text(ctx: Context, text: str) -> str | bytes:
@@ -378,7 +369,7 @@ def _encode_files(ctx: Context, files: Mapping[str, str]) -> dict[str, bytes]:
     return encoded
 
 
-def _check_answer_size(result: ExecResult) -> ExecResult:
+def _check_answer_size(result: types.ExecResult) -> types.ExecResult:
     total = count_file_bytes(result)
     if total > MAX_ANSWER_BYTES:
         raise ValueError(f"the files have {total} bytes; at most {MAX_ANSWER_BYTES} go into one answer")

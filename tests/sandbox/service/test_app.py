@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from rocstar.sandbox.http import malformed
+from rocstar.sandbox.http import malformed, responses
 from rocstar.sandbox.service.dialects import native
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
 from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
@@ -260,14 +260,14 @@ async def test_a_stream_that_has_begun_is_refused_no_more(
     serve: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the refusals of a batch others have turns, and may take its places."""
-    began, goes_on, write = asyncio.Event(), asyncio.Event(), native.write
+    began, goes_on, write = asyncio.Event(), asyncio.Event(), responses.write
 
     async def slow(*arguments: Any) -> None:
         began.set()
         await goes_on.wait()
         await write(*arguments)
 
-    monkeypatch.setattr(native, "write", slow)
+    monkeypatch.setattr(responses, "write", slow)
     body = {"requests": [{"code": 5}] * 2 + [PROGRAM] * 2, "stream": True}
     async with serve(FakeSandbox({}, otherwise=ok()), max_calls=2) as service:
         async with service.http.post("/v1/batch", json=body):
