@@ -92,10 +92,7 @@ def _heads(rows, H: tl.constexpr, stride_t, stride_h):
 
 
 @triton.jit(do_not_specialize=("N",))
-def norm_kernel(
-    x_ptr, weight_ptr, out_ptr, N, stride, eps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
+def norm_kernel(x_ptr, weight_ptr, out_ptr, N, stride, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr):
     rows, columns, real = _tile(tl.program_id(0), N, ROWS, BLOCK, D)
     at = rows.to(tl.int64)[:, None]
     weight = tl.load(weight_ptr + columns, mask=columns < D, other=0.0).to(tl.float32)

@@ -93,9 +93,8 @@ def _dlogits(x, c, t, M, log2_s, slope, inv_t):
 
 @triton.jit
 def row_stats_kernel(
-    x_ptr, ids_ptr, logprobs_ptr, entropy_ptr, max_ptr, log_sum_ptr,
-    stride, V, inv_t, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr, ids_ptr, logprobs_ptr, entropy_ptr, max_ptr, log_sum_ptr, stride, V, inv_t, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride
     M, S, W = _row_sums(x_ptr, V, inv_t * _LOG2_E, BLOCK)
@@ -109,9 +108,8 @@ def row_stats_kernel(
 
 @triton.jit
 def grad_kernel(
-    d_ptr, x_ptr, ids_ptr, max_ptr, log_sum_ptr, slope_ptr,
-    d_stride, stride, V, inv_t, BLOCK: tl.constexpr,
-):  # fmt: skip
+    d_ptr, x_ptr, ids_ptr, max_ptr, log_sum_ptr, slope_ptr, d_stride, stride, V, inv_t, BLOCK: tl.constexpr
+):
     """d may be x: each thread then writes where it read."""
     row = tl.program_id(0).to(tl.int64)
     d_ptr += row * d_stride

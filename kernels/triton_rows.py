@@ -20,9 +20,7 @@ MAX_BLOCK = 1024
 
 
 @triton.jit
-def sum_readers_kernel(
-    a_ptr, b_ptr, begins_ptr, readers_ptr, a_sum_ptr, b_sum_ptr, width, BLOCK: tl.constexpr,
-):  # fmt: skip
+def sum_readers_kernel(a_ptr, b_ptr, begins_ptr, readers_ptr, a_sum_ptr, b_sum_ptr, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width

@@ -97,12 +97,10 @@ def _run_own(name: str, *arguments: str) -> int:
 
 
 OWN_PARSERS: dict[str, tuple[str, str, str]] = {
-    "import-gguf": (
-        "convert a GGUF file to a Hugging Face folder", "gguf", "rocstar.train.learner.import_gguf",
-    ),
+    "import-gguf": ("convert a GGUF file to a Hugging Face folder", "gguf", "rocstar.train.learner.import_gguf"),
     "sandbox": ("run|serve|worker|mcp|doctor|bench: the sandbox", "", "rocstar.sandbox.cli"),
     "sim": ("simulate scheduling policies, without GPUs", "sim", "rocstar.engine.sim.cli"),
-}  # fmt: skip
+}
 """Help, extra and module of each verb that parses its own arguments."""
 
 

@@ -5,44 +5,19 @@ answer format, and agreement of the answers. Pure.
 from __future__ import annotations
 
 import re
+import tomllib
 from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 from typing import Final, Literal
 
 from rocstar.train.data.words import FIGURE
 
 Agreement = Literal["agree", "differ", "unknown"]
 
-_COMMON: Final = """
-the of and a is in that how to are find many what if for be x n number each frac value with has positive as
-at on integers such b let all two by m
-|
-where have integer one can an sum answer he c than there numbers from form three does it possible y k then
-much she will which sqrt triangle total his please p area ab more when prime square did d her real f not this
-first point provide your compute every given same times four points they bc abc length or smallest so per i
-after between digits its other end probability digit least day express their e twice was angle side half s
-any them equal values determine distinct circle less left
-|
-largest set common different relatively line original these some into exactly overline both but ac only
-equation r following money second gcd up z suppose fraction begin time no sides sequence make product right
-written cost divided give hours five respectively were q divisible abcd had take maximum shown also through
-third greatest minutes week out radius expressed we cd order get last hour pi buy days six base plane
-remainder long minimum wants vertices calculate takes whose new bought do polynomial t remaining distance
-need satisfy amount pairs roots ways over squares function people example ordered below units lengths costs
-ad while random pair terms rest g tangent average needs red contains spend cos school students years ratio
-sin chosen before next would another year now th ax xy center pay must multiple who row feet miles dollars
-parallel defined lines regular randomly format him either buys solutions non store perimeter consecutive
-inches made define figure box gets segment together greater once denote you consider triangles difference
-game month rectangle circles odd degrees could satisfying intersect complex friends old divisors decimal
-region o unit using blue volume drawn perfect during equilateral expression used simplest h lfloor even
-rfloor graph quadrilateral class bd ten makes john enter pmatrix mathbf vector positive real
-"""
-_TIERS: Final = (0.05, 0.2, 0.4)
-"""Weights of the words above: their share of 28,817 problems is more than 1/8, 1/30 and 1/100. Another word
-weighs 1."""
-_WEIGHTS: Final = {
-    word: weight for words, weight in zip(_COMMON.split("|"), _TIERS, strict=True) for word in words.split()
-}
+_COMMON: Final = tomllib.loads(Path(__file__).with_name("common_words.toml").read_text(encoding="utf-8"))
+_WEIGHTS: Final = {word: float(weight) for weight, words in _COMMON.items() for word in words.split()}
+"""Weights of common words. Another word weighs 1."""
 _WEIGHT_BY_DIGITS: Final = (0.1, 0.25, 0.5)
 """Weight of a number of one digit, of two, and of more."""
 

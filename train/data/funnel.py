@@ -6,6 +6,7 @@ Invariant: the rows that were read are those that were kept and those that were 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,29 +18,7 @@ from rocstar.train.recipe.errors import ConfigError
 
 FUNNEL: Final = "funnel.json"
 VERSION: Final = 1
-REASONS: Final[Mapping[str, str]] = {
-    "unreadable": "no question, answer or messages where they should be",
-    "not_selected": "excluded by the source's `only` or `without`",
-    "licence": "not known to allow commercial use",
-    "no_integer": "the answer is no whole number",
-    "huge_integer": "the answer has too many digits",
-    "figure": "shown in a picture",
-    "proof": "asks for a proof or an explanation",
-    "multi_part": "asks several things",
-    "choice": "asks for one of listed choices",
-    "unanswerable": "asks nothing, or refers to a text that is missing",
-    "unfinished": "does not end with an assistant",
-    "bad_call": "a call or a tool's schema is not right",
-    "not_shown": "a chat template does not show all of it",
-    "labels_disagree": "copies of the problem have other answers",
-    "duplicate": "a copy of a row that is kept, or dropped further on",
-    "overlap": "a question of an evaluation set",
-    "unmeasured": "no scored attempt",
-    "unsolved": "fewer correct attempts than asked for",
-    "solved": "all attempts are correct",
-    "too_easy": "solved too often, by its attempts",
-    "not_drawn": "beyond the source's `most`",
-}
+REASONS: Final[Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text(encoding="utf-8"))
 """The reasons to drop a row, in their order; a row has the first that applies."""
 _BAR_WIDTH, _BAR_HEIGHT, _ROW_HEIGHT, _LABELS = 560, 17, 22, 230
 

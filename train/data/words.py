@@ -51,9 +51,7 @@ _ASCII_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
 """The same of lower-case text in ASCII, in half the time."""
 _APOSTROPHE: Final = re.compile(r"(?<=[a-z])'(?=[a-z])")
 _SIGNED: Final = {**_RENAMED, **dict.fromkeys(_TYPESETTING, ""), **_SIGNS}
-_SAME_SIGNS: Final = str.maketrans({
-    **dict.fromkeys("−–‐‑", "-"), **dict.fromkeys("·⋅×∗", "*"), "⩽": "≤", "⩾": "≥",
-})  # fmt: skip
+_SAME_SIGNS: Final = str.maketrans({**dict.fromkeys("−–‐‑", "-"), **dict.fromkeys("·⋅×∗", "*"), "⩽": "≤", "⩾": "≥"})
 _DELIMITERS: Final = re.compile(r"\\[()\[\]]|\$")
 _SIGN_OR_WORD: Final = re.compile(r"\d+(?:\.\d+)?|[^\W\d]+|[^\w\s.,;:?\"`{}\\~&]")
 

@@ -26,12 +26,7 @@ from rocstar.engine.record.json_record import RecordError, encode_judgement, enc
 from rocstar.engine.record.reading import read_records
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Trajectory
-from rocstar.train.evaluation.evaluation_folder import (
-    EvaluationFolder,
-    evaluation_verdict,
-    stored_overlap,
-    write_numbers,
-)
+from rocstar.train.evaluation import evaluation_folder
 from rocstar.train.evaluation.provenance import file_digests, judge_facts, last_facts, verifier_digests
 from rocstar.train.evaluation.results import Evaluation, to_attempt
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
@@ -57,7 +52,7 @@ JUDGE_S = 120.0
 class FinishedEvaluation:
     """An evaluation on disk: its recipe, its sets without tasks, its numbers."""
 
-    folder: EvaluationFolder
+    folder: evaluation_folder.EvaluationFolder
     recipe: Recipe
     sets: Sequence[EvaluationSet]
     results: Mapping[str, Any]
@@ -66,7 +61,7 @@ class FinishedEvaluation:
     @classmethod
     def open(cls, directory: Path) -> FinishedEvaluation:
         """Open a folder. ConfigError if it holds no finished evaluation."""
-        folder = EvaluationFolder(directory)
+        folder = evaluation_folder.EvaluationFolder(directory)
         if not folder.results.is_file():
             raise ConfigError(
                 f"{str(directory)!r} holds no finished evaluation: there is no {folder.results.name}. Pass "
@@ -155,7 +150,7 @@ def _chunks(path: Path) -> Iterator[list[dict[str, Any]]]:
 async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult:
     """Judge each attempt again. With `out`, write the new outcomes and numbers into a new folder."""
     found = RescoreResult(before={name: numbers.get("avg") for name, numbers in stored.results["sets"].items()})
-    target = EvaluationFolder(out) if out is not None else None
+    target = evaluation_folder.EvaluationFolder(out) if out is not None else None
     async with open_sandbox(stored.recipe, flavours=[VERIFIER_FLAVOUR]) as sandbox:
         for chosen in stored.sets:
             judge = build_judge(stored.recipe, chosen, sandbox)
@@ -180,15 +175,15 @@ async def rescore(stored: FinishedEvaluation, out: Path | None) -> RescoreResult
                             changed.append(f"{record['id']}: was {record['outcome']}, is {encoded}")
                         if file is not None:
                             rescored = dataclasses.replace(from_record(record), outcome=outcome)
-                            judgement = encode_judgement(outcome, evaluation_verdict(rescored))
+                            judgement = encode_judgement(outcome, evaluation_folder.evaluation_verdict(rescored))
                             file.write(json.dumps(record | judgement, separators=(",", ":")) + "\n")
     if target is not None:
-        found.after = write_numbers(
+        found.after = evaluation_folder.write_numbers(
             stored.sets,
             target,
             seed=stored.results["seed"],
             step=stored.results["step"],
-            contaminants=partial(stored_overlap, sets=stored.results["sets"]),
+            contaminants=partial(evaluation_folder.stored_overlap, sets=stored.results["sets"]),
         )
     return found
 
@@ -204,6 +199,6 @@ async def rescore_into(stored: FinishedEvaluation, out: Path, write_page: Callab
         entry["evaluation"] = facts | {"verifier": verifier, "judge": judge_facts(stored.sets)}
         entry["rescored_from"] = file_digests(stored.folder.directory, stored.folder.files(names))
         found = await rescore(stored, out)
-        entry["files"] = file_digests(out, EvaluationFolder(out).files(names))
+        entry["files"] = file_digests(out, evaluation_folder.EvaluationFolder(out).files(names))
     write_page(out)
     return found

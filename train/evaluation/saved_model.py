@@ -21,19 +21,10 @@ from rocstar.engine.inference.base import RolloutEngine
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Trajectory
+from rocstar.train.evaluation import provenance
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, Contaminants, EvaluationFolder, recipe_overlap
-from rocstar.train.evaluation.provenance import (
-    differences,
-    file_digests,
-    identity,
-    last_facts,
-    model_digests,
-    model_folder,
-    sandbox_facts,
-    settings_facts,
-)
 from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EvaluationSet, check_room, evaluation_sets
 from rocstar.train.learner.checkpoint import set_threads
@@ -161,7 +152,7 @@ def _evaluation_into(
     check_room(recipe, max_positions(recipe))
     contaminants = recipe_overlap(tasks.learned, left_out=order.is_own)
     write_config(out, to_toml(recipe), is_started=order.resume)
-    former = last_facts(out) if order.resume else None
+    former = provenance.last_facts(out) if order.resume else None
     with recorded(out, recipe, world_size=1) as entry, StatusLine():
         yield _evaluate(recipe, sets, EvaluationFolder(out), contaminants, entry, former)
 
@@ -176,22 +167,22 @@ async def _evaluate(
 ) -> Evaluated:
     async with open_engine_and_agent(recipe) as (_, agent):
         path = recipe.model.path
-        weights = model_folder(path) if backend_of(recipe).reads_weights else None
-        facts = identity(recipe, sets, model_digests(weights, agent.chat.template))
-        if former is not None and (changed := differences(former, facts)):
+        weights = provenance.model_folder(path) if backend_of(recipe).reads_weights else None
+        facts = provenance.identity(recipe, sets, provenance.model_digests(weights, agent.chat.template))
+        if former is not None and (changed := provenance.differences(former, facts)):
             raise ConfigError(
                 f"cannot resume {str(folder.directory)!r}: it was started with other inputs: "
                 f"{'; '.join(changed)}. Restore them, or pass another --out"
             )
         entry["evaluation"] = facts | {
-            "settings": settings_facts(recipe, sets, step=0),
-            "sandbox": await sandbox_facts(agent.tools),
+            "settings": provenance.settings_facts(recipe, sets, step=0),
+            "sandbox": await provenance.sandbox_facts(agent.tools),
         }
         write_start(folder.directory, entry)
         found = await evaluate_sets(
             agent, sets, folder, recipe=recipe, step=0, decode=agent.chat.decode, contaminants=contaminants
         )
-    entry["files"] = file_digests(folder.directory, folder.files(list(found)))
+    entry["files"] = provenance.file_digests(folder.directory, folder.files(list(found)))
     return Evaluated(results=found, seed=recipe.run.seed, model=path, recipe=recipe_hash(recipe))
 
 

@@ -25,42 +25,21 @@ from rocstar.train.recipe.toml_file import flat_fields, to_toml
 from rocstar.train.record.metrics import Row, rows_behind
 from rocstar.train.record.run_directory import CONFIG, METRICS, check_claim, keep_config
 
-_READS = "is part of what the policy reads"
-_IS = "is the policy that was trained"
-_COLD = "is behind the run: the weights have learned it"
-_MEASURED = "is how the policy was evaluated so far; the two ends of a curve would not compare"
-FIXED: Final[Mapping[str, str]] = {
-    "run.seed": "orders the tasks and keys all noise",
-    "model.path": _IS,
-    "model.scratch.*": _IS,
-    "model.dtype": "rounds the policy's log-probs, which are compared with those on record",
-    "model.head_dtype": "rounds the policy's log-probs, which are compared with those on record",
-    "lora.*": _IS,
-    "model.template": _READS,
-    "model.task_prompt": _READS,
-    "model.thinking": _READS,
-    "model.date": _READS,
-    "model.thoughts": "is part of what is executed and judged",
-    "tools.*": _READS,
-    "tool.text": _READS,
-    "tool.flavour": "is what the policy's programs can import",
-    "tool.max_output_tokens": _READS,
-    "tool.max_parallel_calls": _READS,
-    "reward.kind": _MEASURED,
-    "reward.args*": _MEASURED,
-    "reward.mode": _MEASURED,
-    "sft.*": _COLD,
-    "rl.temperature": "is part of the distribution whose log-probs are on record",
-    "environments.*": _READS,
-    "eval.*.set": _MEASURED,
-    "eval.*.name": _MEASURED,
-    "eval.*.data*": _MEASURED,
-    "eval.*.limit": _MEASURED,
-    "eval.*.samples_per_task": _MEASURED,
-    "eval.*.temperature": _MEASURED,
-    "eval.*.max_response_tokens": _MEASURED,
-    "eval.*.max_turns": _MEASURED,
+_REASONS = {
+    "is the policy that was trained": "model.path model.scratch.* lora.*",
+    "is part of what the policy reads": "model.template model.task_prompt model.thinking model.date tools.* tool.text "
+    "tool.max_output_tokens tool.max_parallel_calls environments.*",
+    "is behind the run: the weights have learned it": "sft.*",
+    "is how the policy was evaluated so far; the two ends of a curve would not compare": "reward.kind reward.args* "
+    "reward.mode eval.*.set eval.*.name eval.*.data* eval.*.limit eval.*.samples_per_task eval.*.temperature "
+    "eval.*.max_response_tokens eval.*.max_turns",
+    "rounds the policy's log-probs, which are compared with those on record": "model.dtype model.head_dtype",
+    "orders the tasks and keys all noise": "run.seed",
+    "is part of what is executed and judged": "model.thoughts",
+    "is what the policy's programs can import": "tool.flavour",
+    "is part of the distribution whose log-probs are on record": "rl.temperature",
 }
+FIXED: Final[Mapping[str, str]] = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 """Fields that a resumed run must not change, and why. Those of a stage that has begun: see `_stages`.
 
 A test lists the other fields, with the reason that each may change."""

@@ -11,17 +11,8 @@ from rich.text import Text
 
 from rocstar.engine.progress.progress import duration
 from rocstar.engine.progress.status import Log, StatusLine
+from rocstar.train.record import console_text
 from rocstar.train.record.callbacks import Callback
-from rocstar.train.record.console_text import (
-    apportion,
-    evaluation_lines,
-    metrics_texts,
-    number,
-    progress_bar,
-    sparkline,
-    step_time,
-    time_percents,
-)
 from rocstar.train.record.time_budget import PHASES
 
 PHASE_STYLES = dict(
@@ -79,7 +70,7 @@ class Console(StatusLine, Callback):
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
         """Show an evaluation, one line per set."""
-        for line in evaluation_lines(row):
+        for line in console_text.evaluation_lines(row):
             self.note(line)
 
     def on_note(self, text: str) -> None:
@@ -89,25 +80,25 @@ class Console(StatusLine, Callback):
     def on_step(self, row: Mapping[str, Any]) -> None:
         """Show a row of metrics.jsonl, or bare metrics."""
         self._sft = None
-        step = number(row, "step")
+        step = console_text.number(row, "step")
         self._step = self._step + 1 if step is None else int(step)
         self._last = row
         for _, name, _, _ in CURVES:
-            value = number(row, name)
+            value = console_text.number(row, name)
             if value is not None:
                 self._history.setdefault(name, []).append(value)
-        seconds = number(row, "time/step")
+        seconds = console_text.number(row, "time/step")
         if seconds is not None:
             self._step_times_s.append(seconds)
         self.plain(self._plain_line())
 
     def _plain_line(self) -> str:
         """The last step as one line, for logs."""
-        parts = [self._progress_text(), *metrics_texts(self._last)]
-        seconds = number(self._last, "time/step")
+        parts = [self._progress_text(), *console_text.metrics_texts(self._last)]
+        seconds = console_text.number(self._last, "time/step")
         if seconds is not None:
-            budget = " ".join(f"{name} {percent}%" for name, percent in time_percents(self._last).items())
-            parts.append(step_time(seconds) + (f" ({budget})" if budget else ""))
+            budget = " ".join(f"{name} {percent}%" for name, percent in console_text.time_percents(self._last).items())
+            parts.append(console_text.step_time(seconds) + (f" ({budget})" if budget else ""))
         return "  ".join(parts)
 
     def drawn(self) -> Panel:
@@ -121,14 +112,14 @@ class Console(StatusLine, Callback):
             if values := self._history.get(name):
                 first, last = template.format(values[0]), template.format(values[-1])
                 ends = f"{first} → {last}" if len(values) > 1 else last
-                curves.add_row(label, sparkline(values, CURVE_WIDTH, top), ends)
+                curves.add_row(label, console_text.sparkline(values, CURVE_WIDTH, top), ends)
         rows: list[RenderableType] = [self._progress_line()]
         if under_way := self.progress_text():
             rows.append(under_way)
         if curves.row_count:
             rows.append(curves)
         rows += self._budget_lines(width - 4)
-        counts = {name: number(self._last, name) for name in self._last if name.startswith("ledger/")}
+        counts = {name: console_text.number(self._last, name) for name in self._last if name.startswith("ledger/")}
         ledger = [
             f"{count:.0f} {name.removeprefix('ledger/').replace('_', ' ')}" for name, count in counts.items() if count
         ]
@@ -148,7 +139,7 @@ class Console(StatusLine, Callback):
 
     def _progress_line(self) -> Text:
         done, total = self._sft[:2] if self._sft is not None else (self._step, self.total_steps)
-        line = Text(progress_bar(done, total, 20), style="green")
+        line = Text(console_text.progress_bar(done, total, 20), style="green")
         text = f"  {self._progress_text()}  {duration(self._clock() - self._started)}"
         if self._sft is None and self._step_times_s and done < total:
             mean_s = sum(self._step_times_s) / len(self._step_times_s)
@@ -156,14 +147,14 @@ class Console(StatusLine, Callback):
         return line.append(text, style="default")
 
     def _budget_lines(self, width: int) -> list[RenderableType]:
-        percents = time_percents(self._last)
-        seconds = number(self._last, "time/step")
+        percents = console_text.time_percents(self._last)
+        seconds = console_text.number(self._last, "time/step")
         if not percents or seconds is None:
             return []
         bar = Text()
-        for name, cells in apportion(percents, width - 12).items():
+        for name, cells in console_text.apportion(percents, width - 12).items():
             bar.append("█" * cells, style=PHASE_STYLES[name])
-        lines: list[RenderableType] = [bar.append(f" {step_time(seconds)}/step", style="default")]
+        lines: list[RenderableType] = [bar.append(f" {console_text.step_time(seconds)}/step", style="default")]
         legend = Text()
         for name, percent in percents.items():
             item = f"{name.replace('_', ' ')} {percent}%  "

@@ -19,7 +19,6 @@ import warnings
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
@@ -55,9 +54,7 @@ class ConsoleLog:
         logging.getLogger("rocstar").addHandler(self._handler)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         logging.getLogger("rocstar").removeHandler(self._handler)
         warnings.showwarning = self._show_warning
         if isinstance(error, ConfigError | TrainingStopped):

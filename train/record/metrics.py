@@ -13,11 +13,11 @@ import math
 import os
 import re
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
 from rocstar.engine.record.files import whole_file
@@ -31,7 +31,7 @@ ROW_KEYS = ("step", "stage", "phase", "time_s")
 
 
 class UnknownMetricError(ValueError):
-    """A metric that `METRICS` does not list: add it there, with its unit and its meaning."""
+    """A metric that metrics.toml does not list: add it there, with its unit and its meaning."""
 
 
 class MetricsFileError(ConfigError):
@@ -47,123 +47,9 @@ class Metric:
     meaning: str
 
 
-def _listed(unit_and_meaning_by_name: Mapping[str, tuple[str, str]]) -> tuple[Metric, ...]:
-    return tuple(Metric(name=n, unit=u, meaning=m) for n, (u, m) in unit_and_meaning_by_name.items())
-
-
-METRICS = _listed({
-    "reward/mean": ("reward", "mean reward of the generated trajectories"),
-    "reward/correct_share": ("share", "generated trajectories judged correct"),
-    "reward/timeouts": ("trajectories", "whose judge did not finish; they earn 0, or failed"),
-    "reward/mean_kept": ("reward", "mean reward of the trajectories that the learner saw"),
-    "eval/{set}/avg@{k}": ("reward", "attempts judged correct: mean over tasks of k attempts each"),
-    "eval/{set}/pass@{k}": ("share", "tasks with a correct attempt among k, of those with k scored attempts"),
-    "eval/{set}/ci_low": ("reward", "lower end of the 95% interval of avg@k"),
-    "eval/{set}/ci_high": ("reward", "upper end of the 95% interval of avg@k"),
-    "eval/{set}/reward_mean": ("reward", "mean reward of the attempts; where rewards are not 1 and 0"),
-    "eval/{set}/num_tasks": ("tasks", "tasks in this evaluation set"),
-    "eval/{set}/n_short": ("tasks", "tasks with fewer than k scored attempts: they are not in pass@k"),
-    "eval/{set}/failed": ("trajectories", "attempts lost to a failure of ours; they count neither way"),
-    "eval/{set}/tool_error_share": ("share", "tool calls of the attempts whose result is an error"),
-    "eval/{set}/is_truncated": ("share", "attempts cut by a limit"),
-    "tool/error_share": ("share", "tool calls whose result is an error"),
-    "tool/error_share_in_correct": ("share", "tool calls of correct trajectories whose result is an error"),
-    "tool/calls_mean": ("calls", "tool calls per trajectory, also undecodable ones"),
-    "tool/executed_share": ("share", "trajectories with a well-formed call that a tool answered"),
-    "tool/status/{status}": ("calls", "tool calls that ended with this status"),
-    "tool/calls/{tool}": ("calls", "calls of this tool, with arguments it does not take too"),
-    "tool/errors/{tool}": ("calls", "of these, those whose result is an error"),
-    "tool/session_restarts": ("calls", "calls that met a fresh interpreter, for an earlier one ended theirs"),
-    "tool/session_replays": ("calls", "calls whose lost interpreter was built again from its earlier cells"),
-    "seq_len/mean": ("tokens", "tokens per trajectory: prompt, policy and tool"),
-    "seq_len/max": ("tokens", "tokens of the longest trajectory"),
-    "is_truncated/mean": ("share", "trajectories cut by a limit before they answered"),
-    "num_turns/mean": ("turns", "completions of the policy per trajectory"),
-    "finish/{reason}": ("share", "trajectories that ended for this reason"),
-    "penalty/error_mean": ("penalty", "p_err of the correct trajectories (paper, Eq. 4)"),
-    "penalty/format_mean": ("penalty", "p_format of the correct trajectories (paper, Eq. 5)"),
-    "text/looping": ("share", "of a sample, with a turn in which most 8-grams of tokens were there before"),
-    "answers/alike": ("share", "tasks that mostly get one and the same answer, beyond those whose it is"),
-    "ledger/generated": ("trajectories", "generated in this step: the sum of the other buckets"),
-    "ledger/kept": ("trajectories", "kept by RoC: the learner saw them"),
-    "ledger/dropped_positive": ("trajectories", "correct, not drawn by RoC"),
-    "ledger/dropped_negative": ("trajectories", "wrong, not drawn by RoC"),
-    "ledger/no_signal": ("trajectories", "of a group whose rewards are all equal"),
-    "ledger/failed": ("trajectories", "lost to a failure of ours; they have no reward"),
-    "ledger/timed_out": ("trajectories", "that outlived engine.trajectory_timeout_s; each has a bucket too"),
-    "failed/{kind}": ("trajectories", "lost to this kind of failure"),
-    "nodes/up": ("nodes", "nodes that may be granted groups now; listed where there are several"),
-    "nodes/groups/{node}": ("groups", "groups or shares of one, rolled out by this node since the last step"),
-    "nodes/regranted": ("groups", "groups granted again since the last step, for their node failed them"),
-    "groups/used": ("groups", "groups that gave an advantage"),
-    "groups/no_signal": ("groups", "groups whose rewards are all equal"),
-    "groups/refilled": ("groups", "groups rolled out beyond the first round, for want of signal (rl.refill)"),
-    "reject_equal_reward/solve_equal_total_ratio": ("share", "groups whose rewards are all equal"),
-    "reject_equal_reward/solve_equal_zeros": ("groups", "of these, groups without a correct trajectory"),
-    "reject_equal_reward/solve_equal_non_all_zeros": ("groups", "of these, groups with a correct trajectory"),
-    "roc_error_ratio/global_err_ratio": ("penalty", "mean p_err of all scored trajectories"),
-    "roc_answer_format/answer_per_rollout_mean": ("answers", "closed answer blocks per trajectory"),
-    "roc_answer_format/zero_answer_count": ("trajectories", "trajectories without an answer block"),
-    "roc_answer_format/gt_one_answer_count": ("trajectories", "trajectories with several answer blocks"),
-    "difficulty/tasks_seen": ("tasks", "tasks that the difficulty filter tried before this stage"),
-    "difficulty/tasks_dropped": ("tasks", "of these, dropped because every attempt was correct"),
-    "difficulty/failed": ("trajectories", "attempts of the difficulty filter that stayed without a score"),
-    "loss/policy": ("loss", "clipped token-level policy loss of the step"),
-    "loss/sft": ("nats", "mean cross-entropy per assistant token"),
-    "sft/boxed": ("share", "greedy answers to 32 RL tasks after the cold start whose box the judge can read"),
-    "clip/low_fraction": ("share", "loss tokens clipped at 1 - clip_low"),
-    "clip/high_fraction": ("share", "loss tokens clipped at 1 + clip_high"),
-    "entropy/mean": ("nats", "mean entropy of the policy at the loss tokens"),
-    "ratio/max": ("ratio", "largest current / old probability ratio of a loss token"),
-    "mismatch_kl/mean": ("nats", "mean rollout minus learner log-prob at the batch start, per loss token"),
-    "mismatch_kl/after_tool": ("nats", "the same over loss tokens behind tool output of their trajectory"),
-    "mismatch_kl/elsewhere": ("nats", "the same over the other loss tokens"),
-    "start_kl/mean": ("nats", "mean k3 estimate of KL(policy || policy at the start of RL), per loss token"),
-    "mismatch_ratio/p99": ("ratio", "99% of loss tokens: their two probabilities lie at most so far apart"),
-    "mismatch_ratio/p99_after_tool": ("ratio", "the same over loss tokens behind tool output"),
-    "mismatch_ratio/p99_elsewhere": ("ratio", "the same over the other loss tokens"),
-    "tis/capped_fraction": ("share", "loss tokens whose importance weight reached its cap"),
-    "tis/masked_fraction": ("share", "loss tokens that icepop dropped"),
-    "tis/masked_fraction_after_tool": ("share", "the same over loss tokens behind tool output"),
-    "tis/masked_fraction_elsewhere": ("share", "the same over the other loss tokens"),
-    "gate/bad_steps": ("steps", "steps in a row, with this one, whose mismatch is beyond the bounds"),
-    "gate/paused": ("share", "1 if the gate let no update of this step through, else 0"),
-    "optim/grad_norm": ("norm", "gradient norm before clipping"),
-    "optim/lr": ("per step", "learning rate of the update"),
-    "policy/version": ("version", "policy version after the update"),
-    "policy/staleness_max": ("versions", "learner version minus the oldest version in the batch"),
-    "tokens/generated": ("tokens", "tokens that the policy wrote in this step"),
-    "tokens/loss": ("tokens", "tokens that carried loss in this step"),
-    "batch/empty_updates": ("updates", "not made, for none of their tokens carries loss"),
-    "batch/over_budget": ("trajectories", "longer than rl.tokens_per_microbatch: each alone in a microbatch"),
-    "engine/replicas_up": ("replicas", "of a fleet, that serve at the end of the step"),
-    "engine/replicas_lost": ("replicas", "taken out in this step: dead, hung, or without the new weights"),
-    "engine/replicas_back": ("replicas", "started again and up in this step"),
-    "engine/turns_continued": ("turns", "cut off on one replica and continued from there on another"),
-    "engine/recomputed_tokens": ("tokens", "of context whose KV was lost with a replica"),
-    "engine/publishes_failed": ("publishes", "new weights that a replica did not take"),
-    "engine/kv_peak/{replica}": ("share", "of the replica's KV pool, in use at most, looked at each second"),
-    "engine/rows_evicted": ("rows", "of embedded engines, evicted for lack of KV memory and computed again"),
-    "engine/out_of_memory": ("times", "that memory ran out in an embedded engine; fewer rows ran afterwards"),
-    "memory/freed_gradients": ("bytes", "of gradients that rank 0 gave back before servers started"),
-    "memory/freed_moments": ("bytes", "of moments that rank 0 moved to CPU memory for that time"),
-    "memory/freed_frozen": ("bytes", "of frozen weights that rank 0 moved to CPU memory for that time"),
-    "memory/held": ("bytes", "that rank 0's GPU still held for the learner when the servers started"),
-    "time/step": ("s", "wall time of the step: the sum of the phases below"),
-    "time/generate": ("s", "the policy was decoding"),
-    "time/kv_wait": ("s", "the policy was decoding while others waited for room in its KV cache"),
-    "time/tool_wait": ("s", "nothing was decoding: every trajectory in flight waited for its tool"),
-    "time/reward": ("s", "only answers were being judged"),
-    "time/learn": ("s", "forward, backward and optimizer"),
-    "time/publish": ("s", "new weights on their way to the policy"),
-    "time/checkpoint": ("s", "copying a checkpoint out, and waiting for the last one to be written"),
-    "time/eval": ("s", "evaluation"),
-    "time/other": ("s", "the rest: scheduling, packing, logging"),
-    "time/loop_lag_p99": ("s", "delay of rank 0's event loop, 99th percentile over time"),
-    "time/loop_lag_max": ("s", "the longest delay of rank 0's event loop"),
-    "alarm/{name}": ("share", "1 while this alarm is active, 0 when it is over; see docs/guide/doctor.md"),
-    "metrics/nonfinite": ("metrics", "metrics of this row that were NaN or infinite; written as null"),
-})  # fmt: skip
+_LISTED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+METRICS = tuple(Metric(name=name, unit=unit, meaning=meaning) for name, (unit, meaning) in _LISTED.items())
+"""The metrics that metrics.toml lists."""
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
 _PATTERNS = [
@@ -185,7 +71,7 @@ def metric_of(name: str) -> Metric:
     for pattern, metric in _PATTERNS:
         if pattern.fullmatch(name):
             return metric
-    raise UnknownMetricError(f"metric {name!r} is not listed; add it to METRICS in train/record/metrics.py")
+    raise UnknownMetricError(f"metric {name!r} is not listed; add it to train/record/metrics.toml")
 
 
 _ZERO_IF_ABSENT = frozenset({
@@ -333,7 +219,5 @@ class MetricsWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._file.close()

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 
 PHASES = ("generate", "kv_wait", "tool_wait", "reward", "learn", "publish", "checkpoint", "eval", "other")
 """The phases in the order of a step; each is the metric `time/{phase}`."""
@@ -127,9 +126,7 @@ class LoopLag:
         self._next()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._beat is not None:
             self._beat.cancel()
 

@@ -25,13 +25,7 @@ from rocstar.sandbox.http.access_log import access_log
 from rocstar.sandbox.http.guard import reload_on_sighup
 from rocstar.sandbox.http.listening import Address
 from rocstar.sandbox.http.printable import printable_line
-from rocstar.train.evaluation.saved_model import (
-    max_positions,
-    num_answers,
-    open_engine_and_agent,
-    run_to_end,
-    with_model,
-)
+from rocstar.train.evaluation import saved_model
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.agent_config import AgentConfig
 from rocstar.train.recipe.config import Recipe
@@ -84,7 +78,7 @@ def serve(order: ServeOrder) -> None:
                 order.note(f"models rocstar-agent and rocstar-raw; {records}; Ctrl-C ends it")
                 await serve_until_signal(endpoint, order.drain_s, order.note)
 
-    run_to_end(work())
+    saved_model.run_to_end(work())
 
 
 @contextlib.asynccontextmanager
@@ -97,17 +91,20 @@ async def open_served(order: ServeOrder) -> AsyncIterator[tuple[Agent, Endpoint]
         if order.out is not None:
             stack.enter_context(_folder(order.out, order.recipe))
         with StatusLine(), working("loading the model"):
-            recipe = with_model(order.recipe.model_copy(update={"agent": AgentConfig()}), None)
-            max_context = max_positions(recipe)
+            recipe = saved_model.with_model(order.recipe.model_copy(update={"agent": AgentConfig()}), None)
+            max_context = saved_model.max_positions(recipe)
             _, agent = await stack.enter_async_context(
-                open_engine_and_agent(
+                saved_model.open_engine_and_agent(
                     recipe, max_response_tokens=order.max_tokens or tokens, max_turns=order.max_turns or turns
                 )
             )
         store = None
         if order.out is not None:
             store = ConversationStore(
-                order.out, decode=agent.chat.decode, num_answers=num_answers, temperature=order.recipe.rl.temperature
+                order.out,
+                decode=agent.chat.decode,
+                num_answers=saved_model.num_answers,
+                temperature=order.recipe.rl.temperature,
             )
             await stack.enter_async_context(store)
         options = dataclasses.replace(order.options, max_context=max_context, isolation=isolation_of(agent))

@@ -28,21 +28,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task
-from rocstar.train.evaluation.benchmarks.benchmark import (
-    Asking,
-    Benchmark,
-    Defaults,
-    Published,
-    empty_answer,
-    strip_thinking,
-)
-from rocstar.train.evaluation.benchmarks.judge_endpoint import (
-    KEY_VARIABLE,
-    MAX_TOKENS,
-    TEMPERATURE,
-    JudgeEndpoint,
-    JudgeFault,
-)
+from rocstar.train.evaluation.benchmarks import benchmark, judge_endpoint
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.rows import jsonl_rows
 
@@ -254,7 +240,7 @@ class ArenaJudge:
     label in one of them it is `Failed`. `method` holds both labels, from which `pooled` scores.
     """
 
-    def __init__(self, endpoint: JudgeEndpoint, prompt: JudgePrompt = OUR_PROMPT) -> None:
+    def __init__(self, endpoint: judge_endpoint.JudgeEndpoint, prompt: JudgePrompt = OUR_PROMPT) -> None:
         self._endpoint, self._prompt = endpoint, prompt
 
     @property
@@ -264,15 +250,15 @@ class ArenaJudge:
         return {
             "judge": self._endpoint.model,
             "url": f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}",
-            "temperature": TEMPERATURE,
-            "max_tokens": MAX_TOKENS,
+            "temperature": judge_endpoint.TEMPERATURE,
+            "max_tokens": judge_endpoint.MAX_TOKENS,
             "prompt": self._prompt.origin,
             "prompt_digest": self._prompt.digest,
         }
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         """Judge one game, then the other. TimeoutError at `deadline`, a `loop.time()`."""
-        answer = strip_thinking(attempt.turns)
+        answer = benchmark.strip_thinking(attempt.turns)
         if attempt.is_truncated or not answer.strip():
             return _outcome(*LOST, why="truncated " if attempt.is_truncated else "empty ")
         question, baseline = attempt.task.question, attempt.task.meta["baseline"]
@@ -281,7 +267,7 @@ class ArenaJudge:
             game = self._prompt.messages(question, side_a, side_b)
             try:
                 label = parse_label(await self._endpoint.ask(game, deadline=deadline))
-            except JudgeFault as fault:
+            except judge_endpoint.JudgeFault as fault:
                 return Failed(kind="judge", retryable=fault.retryable, detail=str(fault))
             if label is None:
                 return Failed(kind="no_label", retryable=False, detail="the judgement ends without a label")
@@ -307,31 +293,31 @@ def build_judge(environment: Mapping[str, str]) -> ArenaJudge:
     if not url.startswith(("http://", "https://")):
         raise ConfigError(
             f"the set {NAME!r} needs a judge, and {URL_VARIABLE} is {url!r}; set it to an OpenAI-compatible "
-            f"endpoint up to /v1, its key to {KEY_VARIABLE}, and {MODEL_VARIABLE} if the judge is not "
+            f"endpoint up to /v1, its key to {judge_endpoint.KEY_VARIABLE}, and {MODEL_VARIABLE} if the judge is not "
             f"{MODEL}"
         )
-    endpoint = JudgeEndpoint(url, environment.get(MODEL_VARIABLE) or MODEL)
+    endpoint = judge_endpoint.JudgeEndpoint(url, environment.get(MODEL_VARIABLE) or MODEL)
     words = environment.get(PROMPT_VARIABLE)
     return ArenaJudge(endpoint, load_prompt(Path(words)) if words else OUR_PROMPT)
 
 
-ARENA_HARD = Benchmark(
+ARENA_HARD = benchmark.Benchmark(
     name=NAME,
     title="Arena-Hard v0.1",
     num_questions=500,
     licence="Apache-2.0",
-    source=Published(
+    source=benchmark.Published(
         repository="",
         revision="",
         file="the folder data/arena-hard-v0.1 of github.com/lmarena/arena-hard-auto at 196f6b82: "
         f"question.jsonl and model_answer/{BASELINE}.jsonl",
         digest="c1b9daab1afde52554d6462263be32f83de438c3ff3b1a8c481b09abcf527083",
     ),
-    asking=Asking.chat,
+    asking=benchmark.Asking.chat,
     load=load_tasks,
     judge=lambda: build_judge(os.environ),
     describe=lambda: build_judge(os.environ).description,
-    near_miss=empty_answer,
+    near_miss=benchmark.empty_answer,
     pooled=pooled,
-    defaults=Defaults(samples=1, temperature=0.0),
+    defaults=benchmark.Defaults(samples=1, temperature=0.0),
 )

@@ -21,14 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
-from rocstar.train.evaluation.benchmarks.benchmark import (
-    Asking,
-    Benchmark,
-    Published,
-    answer_block,
-    json_digest,
-    next_number,
-)
+from rocstar.train.evaluation.benchmarks import benchmark
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import content_id
 from rocstar.train.tasks.rows import rows_from
@@ -45,20 +38,20 @@ _LETTER = re.compile(r"(?:(?:option|choice)\s+)?[(\[]?([A-D])[)\].:]*", re.IGNOR
 _LETTER_AND_TEXT = re.compile(r"[(\[]?([A-D])(?:[)\].:]+\s*|\s+)(\S.*)", re.IGNORECASE)
 
 
-def plain_set(name: str) -> Benchmark:
+def plain_set(name: str) -> benchmark.Benchmark:
     """Build the set of a row."""
     row = ROWS[name]
     has_choices = row["judge"] == "choices"
-    return Benchmark(
+    return benchmark.Benchmark(
         name=name,
         title=row["title"],
         num_questions=row["num_questions"],
         licence=row["licence"],
-        source=Published(**{key: row[key] for key in ("repository", "revision", "file", "digest")}),
-        asking=Asking(row["prompt"]),
+        source=benchmark.Published(**{key: row[key] for key in ("repository", "revision", "file", "digest")}),
+        asking=benchmark.Asking(row["prompt"]),
         load=partial(read_choices if has_choices else read_problems, name=name),
         judge=ChoiceJudge if has_choices else None,
-        near_miss=wrong_letter if has_choices else next_number,
+        near_miss=wrong_letter if has_choices else benchmark.next_number,
         hidden=row.get("hidden", False),
     )
 
@@ -106,7 +99,7 @@ def read_problems(path: Path, *, name: str) -> list[Task]:
         except ValueError as error:
             raise ConfigError(f"{where}: the answer {error}. Pass a copy of {name}.") from None
         tasks.append(Task(id=content_id(name, question, answer), source=name, question=question, answer=answer))
-    digest = json_digest(sorted(task.answer for task in tasks))  # copies differ in order and wording
+    digest = benchmark.json_digest(sorted(task.answer for task in tasks))  # copies differ in order and wording
     if row["answers"] and digest != row["answers"]:
         raise ConfigError(
             f"{str(path)!r}: its answers are not the published ones of {name} (digest {digest[:16]}, not "
@@ -209,4 +202,4 @@ class ChoiceJudge:
 def wrong_letter(task: Task) -> str:
     """Return an answer block with the letter after the correct one."""
     other = LETTERS[(LETTERS.index(task.answer) + 1) % len(LETTERS)]
-    return answer_block(other)
+    return benchmark.answer_block(other)

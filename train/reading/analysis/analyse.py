@@ -14,15 +14,7 @@ from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Trajectory
 from rocstar.train.evaluation.saved_model import TokenScorer, TokenScores
 from rocstar.train.reading.analysis.phrase_counts import PhraseCounts
-from rocstar.train.reading.analysis.statistics.estimates import (
-    BootstrapEstimate,
-    ClassShare,
-    ControlComparison,
-    class_shares,
-    compare_with_control,
-    draw_tasks,
-    profile,
-)
+from rocstar.train.reading.analysis.statistics import estimates
 from rocstar.train.reading.analysis.statistics.tally import Floats, Lead, Tally
 from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, TurnTokens, split_turns
 from rocstar.train.reading.analysis.trajectory_selection import AnalysisSource, read_chosen, select_trajectories
@@ -83,11 +75,11 @@ class Analysis:
     num_tasks: int
     num_tokens: int
     mean_entropy: float
-    shares: list[ClassShare]
+    shares: list[estimates.ClassShare]
     """In the order of CLASSES."""
-    behind: dict[str, ControlComparison]
+    behind: dict[str, estimates.ControlComparison]
     """By the name of the comparison."""
-    profiles: dict[Lead, list[BootstrapEstimate]]
+    profiles: dict[Lead, list[estimates.BootstrapEstimate]]
     wordings: PhraseCounts
     mismatch: ScoreMismatch
     num_turns: int
@@ -120,7 +112,7 @@ def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> A
             num_short_turns += sum(len(turn.ids) <= window for turn in turns)
             _keep(shown, trajectory, turns, scores.entropy_N, top_N)
             work.done += 1
-    draws_BM = draw_tasks(tally.num_tasks, np.random.default_rng(seed))
+    draws_BM = estimates.draw_tasks(tally.num_tasks, np.random.default_rng(seed))
     tokens, _, nats = tally.by_class.sum((1, 2)).tolist()
     return Analysis(
         source=source,
@@ -129,9 +121,11 @@ def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> A
         num_tasks=tally.num_tasks,
         num_tokens=int(tokens),
         mean_entropy=nats / tokens,
-        shares=class_shares(tally, draws_BM),
-        behind={name: compare_with_control(tally, leads, window, draws_BM) for name, leads in COMPARISONS.items()},
-        profiles={lead: profile(tally, lead, draws_BM) for lead in Lead},
+        shares=estimates.class_shares(tally, draws_BM),
+        behind={
+            name: estimates.compare_with_control(tally, leads, window, draws_BM) for name, leads in COMPARISONS.items()
+        },
+        profiles={lead: estimates.profile(tally, lead, draws_BM) for lead in Lead},
         wordings=wordings,
         mismatch=mismatch,
         num_turns=num_turns,

@@ -17,14 +17,7 @@ from typing import Any
 
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
-from rocstar.train.evaluation.benchmarks.benchmark import (
-    Asking,
-    Benchmark,
-    Defaults,
-    Published,
-    empty_answer,
-    strip_thinking,
-)
+from rocstar.train.evaluation.benchmarks import benchmark
 from rocstar.train.evaluation.benchmarks.ifeval.instructions import (
     AT_LEAST,
     KINDS,
@@ -108,7 +101,9 @@ class InstructionJudge:
             return Scored(reward=0.0, method="truncated")
         instructions = to_instructions(attempt.task.meta)
         async with asyncio.timeout_at(deadline):
-            verdicts = await asyncio.to_thread(check_instructions, instructions, strip_thinking(attempt.turns))
+            verdicts = await asyncio.to_thread(
+                check_instructions, instructions, benchmark.strip_thinking(attempt.turns)
+            )
         count = f"{sum(verdicts.strict)} of {len(instructions)} followed"
         return Scored(reward=float(all(verdicts.strict)), method=count)
 
@@ -122,7 +117,7 @@ def measures(attempt: Attempt) -> Mapping[str, float]:
     instructions = to_instructions(attempt.task.meta)
     if attempt.is_truncated:
         return dict.fromkeys(("loose", "instruction_strict", "instruction_loose", "fixed"), 0.0)
-    verdicts = check_instructions(instructions, strip_thinking(attempt.turns))
+    verdicts = check_instructions(instructions, benchmark.strip_thinking(attempt.turns))
     return {
         "loose": float(all(verdicts.loose)),
         "instruction_strict": sum(verdicts.strict) / len(instructions),
@@ -148,22 +143,22 @@ def _judge() -> Judge:
     return InstructionJudge()
 
 
-IFEVAL = Benchmark(
+IFEVAL = benchmark.Benchmark(
     name=NAME,
     title="IFEval",
     num_questions=541,
     licence="Apache-2.0",
-    source=Published(
+    source=benchmark.Published(
         repository="google/IFEval",
         revision="966cd89545d6b6acfd7638bc708b98261ca58e84",
         file="ifeval_input_data.jsonl",
         digest="c0fc0d9167a0adb20d3bed8c46335ffe712227e490e0caf5cc2f8a4c294272d1",
     ),
-    asking=Asking.chat,
+    asking=benchmark.Asking.chat,
     load=load_tasks,
     judge=_judge,
-    near_miss=empty_answer,
+    near_miss=benchmark.empty_answer,
     measures=measures,
     pooled=pooled,
-    defaults=Defaults(samples=1, temperature=0.0),
+    defaults=benchmark.Defaults(samples=1, temperature=0.0),
 )
