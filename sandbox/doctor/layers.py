@@ -5,8 +5,10 @@ A trial pool reports which layers are active. The facts of the machine explain w
 
 import re
 import resource
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any
 
 SIGNAL_SCOPE_ABI = 6
@@ -52,46 +54,30 @@ class Layer:
     fix: str = ""
 
 
+_TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("layers.toml").read_text(encoding="utf-8"))
+
+
+def _layer(name: str, active: bool, **own: Any) -> Layer:
+    """Return a layer with the texts of layers.toml. own: texts that depend on the machine."""
+    return Layer(name, active, **_TEXTS[name], **own)
+
+
 def layers_of(started: TrialPool, facts: Mapping[str, Any]) -> Iterator[Layer]:
     """Yield all layers, the most important first. Without a pool the facts decide which are active."""
     known = bool(started.isolation)
     has = started.isolation
-    yield Layer(
-        "seccomp",
-        "seccomp" in has if known else facts["seccomp"],
-        required=True,
-        detail="a filter of system calls: no fork, exec, socket, ptrace or mount",
-        cost="no pool starts",
-        reason="this kernel offers no seccomp filter",
-        fix="use a kernel with CONFIG_SECCOMP_FILTER and a container runtime that allows seccomp",
-    )
-    yield Layer("nnp", True, required=True, detail="no_new_privs: nothing is gained from setuid programs")
-    yield Layer("rlimits", True, required=True, detail="address space, CPU time, file size, descriptors, no core")
+    yield _layer("seccomp", "seccomp" in has if known else facts["seccomp"])
+    yield _layer("nnp", True)
+    yield _layer("rlimits", True)
     yield landlock_layer("landlock" in has if known else facts["landlock_abi"] > 0, facts)
     reason, fix = uid_problem(facts)
-    yield Layer(
-        "uid",
-        "uid" in has if known else (reason, fix) == ("", ""),
-        detail="a user id of its own for every program at a time",
-        cost="programs share this user, and its count of processes does not limit their threads",
-        reason=reason,
-        fix=fix,
-    )
-    yield Layer(
-        "notify",
-        facts["user_notif"] and facts["seccomp"],
-        detail="the supervisor is asked about new files and signals",
-        cost="no scratch directories and no branches of sessions",
-        reason="this kernel has no seccomp user notification",
-        fix="boot Linux 5.5 or newer",
-    )
-    yield Layer(
+    yield _layer("uid", "uid" in has if known else (reason, fix) == ("", ""), reason=reason, fix=fix)
+    yield _layer("notify", facts["user_notif"] and facts["seccomp"])
+    yield _layer(
         "scratch",
         started.scratch,
         detail=f"a directory of its own for every program, below {facts['scratch_parent']}",
-        cost="programs cannot write a file",
         reason="it needs landlock and notify" if not started.error else "no pool started",
-        fix="see landlock and notify",
     )
     yield namespaces_layer("namespaces" in has, facts)
     yield cgroup_layer("cgroup" in has, facts)
@@ -104,50 +90,29 @@ def supervisor_layers(started: TrialPool) -> Iterator[Layer]:
     known, status = bool(started.status), started.status
     no_pool = "no pool started" if not known else ""
     missing = [name for name in PROTECTIONS if name not in started.built]
-    yield Layer(
+    yield _layer(
         "supervisor build",
         known and not missing,
         detail=f"protections of its build: {', '.join(sorted(started.built)) or 'none'}",
-        cost="a fault in the supervisor's memory is easier to use",
         reason=no_pool or f"it was built without {', '.join(missing)}",
-        fix="build it with GCC 12 or newer, optimised and without sanitizers",
     )
     held = int(status.get("CapPrm", "0"), 16)
     kept = [name for name, bit in KEPT.items() if held >> bit & 1]
     others = held & ~sum(1 << bit for bit in KEPT.values())
-    yield Layer(
+    yield _layer(
         "supervisor caps",
         known and not others,
         detail=f"its capabilities: {', '.join(kept) or 'none'}",
-        cost="who takes over the supervisor has more of root's rights",
         reason=no_pool or f"it has others, {others:#x}",
-        fix="build it anew: this supervisor is older than this command",
     )
-    yield Layer(
-        "supervisor nnp",
-        status.get("NoNewPrivs") == "1",
-        detail="no_new_privs: it gains nothing from setuid programs",
-        cost="who takes over the supervisor may start setuid programs",
-        reason=no_pool or "it did not set it",
-        fix="build it anew: this supervisor is older than this command",
-    )
-    yield Layer(
+    yield _layer("supervisor nnp", status.get("NoNewPrivs") == "1", reason=no_pool or "it did not set it")
+    yield _layer(
         "supervisor filter",
         status.get("Seccomp") == "2",
-        detail="a filter of its own system calls: no exec, no fork, no new code, no sockets, no mounts",
-        cost="who takes over the supervisor may start programs",
         reason=no_pool or "it has none, as one that was built with a sanitizer",
-        fix="build it without sanitizers",
     )
     if "uid" in started.isolation:
-        yield Layer(
-            "users",
-            "shared_users" not in started.isolation,
-            detail="the users of its programs are no other pool's (a locked file in /run/rocstar)",
-            cost="the kernel counts processes and pending signals of several pools together",
-            reason="/run and /var/lib cannot be written to, or there are 256 pools already",
-            fix="give it a /run that root can write to (a container: `--tmpfs /run`)",
-        )
+        yield _layer("users", "shared_users" not in started.isolation)
 
 
 def cgroup_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
@@ -157,11 +122,10 @@ def cgroup_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
     else:
         reason = "no group can be made here" if facts["cgroup"] else "no control groups are mounted"
         fix = "start as root, or in a unit with `Delegate=memory` (`systemd-run --user -p Delegate=yes`)"
-    return Layer(
+    return _layer(
         "cgroup",
         active,
         detail=f"a control group for the pool's memory ({facts['cgroup'] or 'none mounted'})",
-        cost="memory is limited per program and by admission, not for the pool as a whole",
         reason=reason,
         fix=fix,
     )
@@ -177,13 +141,11 @@ def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
         )
         if abi >= least
     ]
-    return Layer(
+    return _layer(
         "landlock",
         active,
         detail="; ".join([f"ABI {abi}: reads only below Python and the system's libraries", *gains]),
-        cost="no scratch directory, and programs read what their user can; tier A then needs the uid layer",
         reason="the kernel was built or booted without Landlock" if abi == 0 else "the pool left it out",
-        fix="boot Linux 5.13 or newer with `lsm=landlock,...` on the kernel's command line",
     )
 
 
@@ -226,14 +188,7 @@ def namespaces_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
         fix = "`sysctl user.max_user_namespaces=1000`, or start as root"
     else:
         reason, fix = "mounts inside a namespace were refused", "start as root"
-    return Layer(
-        "namespaces",
-        active,
-        detail="no network, no IPC, read-only mounts and hidden homes behind the filter",
-        cost="tier A in place of B: the filter alone stands before the network and the machine's IPC",
-        reason=reason,
-        fix=fix,
-    )
+    return _layer("namespaces", active, reason=reason, fix=fix)
 
 
 # --- limits of the machine ---------------------------------------------------------------------------------

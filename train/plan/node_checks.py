@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from rocstar.sandbox.extras import shell_command
 from rocstar.train.plan.node_facts import UNLIMITED, NodeFacts
@@ -65,7 +67,6 @@ def check_node(
             "ports",
             f"in use: {', '.join(map(str, facts.busy_ports))}" if facts.busy_ports else "free",
             bad=Fitness.unfit if facts.busy_ports else None,
-            fix="end what listens there (ss -ltnp), perhaps a run before; or choose another port",
         ),
         _verdict(
             "sandbox",
@@ -77,13 +78,11 @@ def check_node(
             "scratch",
             f"{facts.scratch_free / GIB:.1f} GiB free in {facts.scratch}",
             bad=Fitness.thin if facts.scratch_free < SCRATCH_BYTES else None,
-            fix="programs write there: free some space, or set TMPDIR to a place that has it",
         ),
         _verdict(
             "shared memory",
             f"{facts.shared_memory / GIB:.1f} GiB free in /dev/shm",
             bad=Fitness.thin if facts.shared_memory < shared_memory else None,
-            fix="give a container --shm-size 16g or --ipc=host: GPUs of a node pass data through it",
         ),
         _verdict(
             "descriptors",
@@ -95,7 +94,6 @@ def check_node(
             "pinned memory",
             f"{facts.memlock / GIB:.2f} GiB a process" if is_pin_limited else "unlimited",
             bad=Fitness.unfit if is_pin_limited and uses_rdma else None,
-            fix="RDMA pins its buffers: ulimit -l unlimited (LimitMEMLOCK=infinity, --ulimit memlock=-1)",
         ),
         _torch(facts),
         *(
@@ -110,31 +108,25 @@ def exit_code(checks: list[NodeCheck]) -> int:
     return max((list(Fitness).index(one.fitness) for one in checks), default=0)
 
 
-def _verdict(name: str, found: str, *, fix: str = "", bad: Fitness | None = None) -> NodeCheck:
-    return NodeCheck(name=name, fitness=bad or Fitness.fit, found=found, fix=fix if bad else "")
+_FIXES = tomllib.loads(Path(__file__).with_name("node_fixes.toml").read_text(encoding="utf-8"))
+
+
+def _verdict(name: str, found: str, *, bad: Fitness | None = None, fix: str = "") -> NodeCheck:
+    return NodeCheck(name=name, fitness=bad or Fitness.fit, found=found, fix=(fix or _FIXES[name]) if bad else "")
 
 
 def _gpus(facts: NodeFacts, wanted: int | None) -> Iterator[NodeCheck]:
     num = len(facts.gpus)
     if wanted is not None and num < wanted:
         yield _verdict(
-            "gpus",
-            f"torch sees {num}, the recipe names {wanted}",
-            bad=Fitness.unfit,
-            fix="load the driver, let this user open /dev/kfd and /dev/dri (or /dev/nvidia*), install torch "
-            "for these GPUs, see that no *_VISIBLE_DEVICES hides them; or change engine.replicas",
+            "gpus", f"torch sees {num}, the recipe names {wanted}", bad=Fitness.unfit, fix=_FIXES["few gpus"]
         )
         return
     if not num:
         yield _verdict("gpus", "none that torch sees: ranks learn on the CPU")
         return
     names = sorted({gpu.name for gpu in facts.gpus})
-    yield _verdict(
-        "gpus",
-        f"{num} x {' and '.join(names)}",
-        bad=Fitness.thin if len(names) > 1 else None,
-        fix="ranks wait for the slowest: give a node GPUs of one kind",
-    )
+    yield _verdict("gpus", f"{num} x {' and '.join(names)}", bad=Fitness.thin if len(names) > 1 else None)
     taken = [k for k, gpu in enumerate(facts.gpus) if gpu.free < FREE_SHARE * gpu.total]
     least = min(gpu.free for gpu in facts.gpus)
     yield _verdict(
@@ -142,7 +134,6 @@ def _gpus(facts: NodeFacts, wanted: int | None) -> Iterator[NodeCheck]:
         f"{least / GIB:.1f} GiB free at least, of {facts.gpus[0].total / GIB:.1f}"
         + (f"; in use on GPU {', '.join(map(str, taken))}" if taken else ""),
         bad=Fitness.unfit if taken else None,
-        fix="end what holds it (rocm-smi --showpids, or nvidia-smi), perhaps a server that a dead run left",
     )
 
 
@@ -171,12 +162,7 @@ def _clock(facts: NodeFacts, nodes: int) -> NodeCheck:
         return _verdict("clock", "the kernel does not tell")
     off = error_s > CLOCK_S
     found = "nobody sets it" if math.isinf(error_s) else f"off by {error_s:.3f} s at most"
-    return _verdict(
-        "clock",
-        found,
-        bad=Fitness.thin if off and nodes > 1 else None,
-        fix="start chrony or systemd-timesyncd: times of several nodes' logs cannot be compared otherwise",
-    )
+    return _verdict("clock", found, bad=Fitness.thin if off and nodes > 1 else None)
 
 
 def _torch(facts: NodeFacts) -> NodeCheck:

@@ -301,23 +301,11 @@ def build_judge(environment: Mapping[str, str]) -> ArenaJudge:
     return ArenaJudge(endpoint, load_prompt(Path(words)) if words else OUR_PROMPT)
 
 
-ARENA_HARD = benchmark.Benchmark(
-    name=NAME,
-    title="Arena-Hard v0.1",
-    num_questions=500,
-    licence="Apache-2.0",
-    source=benchmark.Published(
-        repository="",
-        revision="",
-        file="the folder data/arena-hard-v0.1 of github.com/lmarena/arena-hard-auto at 196f6b82: "
-        f"question.jsonl and model_answer/{BASELINE}.jsonl",
-        digest="c1b9daab1afde52554d6462263be32f83de438c3ff3b1a8c481b09abcf527083",
-    ),
-    asking=benchmark.Asking.chat,
+ARENA_HARD = benchmark.benchmark_of(
+    NAME,
     load=load_tasks,
     judge=lambda: build_judge(os.environ),
     describe=lambda: build_judge(os.environ).description,
     near_miss=benchmark.empty_answer,
     pooled=pooled,
-    defaults=benchmark.Defaults(samples=1, temperature=0.0),
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -119,6 +120,24 @@ class Benchmark:
     hidden: bool = False
     """True if the licence asks that questions are not shown: reports need --reveal"""
     defaults: Defaults = field(default_factory=Defaults)
+
+
+SETS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("sets.toml").read_text(encoding="utf-8"))
+"""The sets by name. The comment at the top of the file describes the keys."""
+
+
+def benchmark_of(name: str, **work: Any) -> Benchmark:
+    """Return the set of that name. work: its functions, by the names of `Benchmark`."""
+    row = SETS[name]
+    return Benchmark(
+        name=name,
+        **{key: row[key] for key in ("title", "num_questions", "licence")},
+        source=Published(**{key: row[key] for key in ("repository", "revision", "file", "digest")}),
+        asking=Asking(row["prompt"]),
+        hidden=row.get("hidden", False),
+        defaults=Defaults(**row.get("defaults", {})),
+        **work,
+    )
 
 
 LOCAL = "local"

@@ -1,4 +1,4 @@
-"""The ready-made sets that are rows of `plain_sets.toml`: name, source, columns, prompt and judge rule.
+"""The ready-made sets that are rows of `sets.toml` with a `judge`: name, source, columns, prompt and judge rule.
 
     row ──plain_set──> Benchmark
     JSON Lines or Parquet ──read_problems──> tasks with a short answer, judged by the recipe's reward
@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import permutations
@@ -27,8 +26,8 @@ from rocstar.train.tasks.data import content_id
 from rocstar.train.tasks.rows import rows_from
 from rocstar.train.tasks.verify import extract_answer
 
-ROWS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-"""The sets by name. The comment at the top of the file describes the keys."""
+ROWS = {name: row for name, row in benchmark.SETS.items() if "judge" in row}
+"""The sets of this module."""
 
 LETTERS = "ABCD"
 _CANARY = "Canary String"
@@ -40,19 +39,12 @@ _LETTER_AND_TEXT = re.compile(r"[(\[]?([A-D])(?:[)\].:]+\s*|\s+)(\S.*)", re.IGNO
 
 def plain_set(name: str) -> benchmark.Benchmark:
     """Build the set of a row."""
-    row = ROWS[name]
-    has_choices = row["judge"] == "choices"
-    return benchmark.Benchmark(
-        name=name,
-        title=row["title"],
-        num_questions=row["num_questions"],
-        licence=row["licence"],
-        source=benchmark.Published(**{key: row[key] for key in ("repository", "revision", "file", "digest")}),
-        asking=benchmark.Asking(row["prompt"]),
+    has_choices = ROWS[name]["judge"] == "choices"
+    return benchmark.benchmark_of(
+        name,
         load=partial(read_choices if has_choices else read_problems, name=name),
         judge=ChoiceJudge if has_choices else None,
         near_miss=wrong_letter if has_choices else benchmark.next_number,
-        hidden=row.get("hidden", False),
     )
 
 

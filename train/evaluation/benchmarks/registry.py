@@ -26,7 +26,7 @@ MODULES: Mapping[str, str] = {
     "bfcl_v3": f"{_HERE}.bfcl.bfcl:BFCL_V3",
     "arena_hard": f"{_HERE}.arena_hard:ARENA_HARD",
 }
-"""module:NAME of each set that is more than a row of `plain_sets.toml`."""
+"""module:NAME of each set that is more than a row of `sets.toml`."""
 NAMES = (*ROWS, *MODULES)
 """The names of all sets, as in train/recipe/eval_config.py."""
 

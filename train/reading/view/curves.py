@@ -1,8 +1,10 @@
 """The curves of a run: which metrics, over which steps, with which evaluations."""
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rocstar.train.reading.view.chart import Chart, Series
 from rocstar.train.record.console_text import number
@@ -37,6 +39,8 @@ class Plot:
     """Left out where every value is 0."""
     unless_same_as: str = ""
     """Left out where every value is that of this metric."""
+    has_evaluations: bool = False
+    """With the held-out evaluations, of one run."""
 
     def says_something(self, steps: Sequence[Row]) -> bool:
         """Return True if a drawing of these steps shows anything."""
@@ -46,95 +50,9 @@ class Plot:
         return any(v is not None and (v or not self.is_dull_at_zero) for v in values)
 
 
-REWARD = Plot(
-    title="Reward",
-    keys={"reward/mean": "training"},
-    subtitle="mean",
-    top=1.0,
-    caption="Mean reward of the generated trajectories; with rewards of 1 and 0 the share judged correct. "
-    "Dots with whiskers: share of correct attempts in held-out evaluation, with its 95% interval.",
-)
-ERRORS = Plot(
-    title="Tool errors in correct trajectories",
-    keys={"tool/error_share_in_correct": ""},
-    caption="Share of failing tool calls among trajectories that were correct anyway: the noise that RoC "
-    "keeps from being rewarded.",
-)
-LENGTH = Plot(
-    title="Length",
-    keys={"seq_len/mean": "mean", "seq_len/max": "longest"},
-    caption="Tokens per trajectory: prompt, policy and tool output.",
-)
-MISMATCH = Plot(
-    title="Mismatch KL",
-    keys={"mismatch_kl/mean": "all", "mismatch_kl/after_tool": "after tools"},
-    caption="Distance of the learner's probabilities from the rollout's, per loss token.",
-    is_dull_at_zero=True,
-)
-STEP_TIME = Plot(title="Step time", keys={"time/step": ""}, caption="Wall time of a step, all phases.")
-SFT_LOSS = Plot(
-    title="SFT loss",
-    keys={"loss/sft": ""},
-    caption="The cold start: cross-entropy per assistant token, by SFT step.",
-    phase="sft",
-)
-PLOTS = (
-    Plot(
-        title="Judged correct",
-        keys={"reward/correct_share": ""},
-        caption="Share of the generated trajectories judged correct, whatever their reward.",
-        unless_same_as="reward/mean",
-    ),
-    ERRORS,
-    Plot(
-        title="Tool errors", keys={"tool/error_share": ""}, caption="Share of all tool calls whose result is an error."
-    ),
-    LENGTH,
-    Plot(
-        title="Truncated",
-        keys={"is_truncated/mean": ""},
-        caption="Share of trajectories cut by a limit before they answered. They count as wrong.",
-    ),
-    Plot(
-        title="Turns and tool calls",
-        keys={"num_turns/mean": "turns", "tool/calls_mean": "calls"},
-        subtitle="per trajectory",
-        caption="Completions of the policy, and the tool calls that it wrote in them.",
-    ),
-    Plot(
-        title="Entropy",
-        keys={"entropy/mean": ""},
-        caption="How undecided the policy is where it learns. Near zero it has stopped exploring.",
-    ),
-    Plot(
-        title="Clipped tokens",
-        keys={"clip/low_fraction": "low", "clip/high_fraction": "high"},
-        caption="Loss tokens at a clip bound. With one update per batch the ratio is 1 and nothing clips.",
-        is_dull_at_zero=True,
-    ),
-    Plot(title="Gradient norm", keys={"optim/grad_norm": ""}, caption="Before clipping."),
-    Plot(title="Learning rate", keys={"optim/lr": ""}, caption="Learning rate of each update."),
-    MISMATCH,
-    Plot(
-        title="Event loop",
-        keys={"time/loop_lag_p99": "99%", "time/loop_lag_max": "longest"},
-        caption="The delay of the event loop: above a second, tools and servers wait for it.",
-    ),
-    Plot(
-        title="Staleness",
-        keys={"policy/staleness_max": ""},
-        caption="Updates between the oldest weights that wrote a trajectory of the batch and its learner's.",
-        is_dull_at_zero=True,
-    ),
-    STEP_TIME,
-    SFT_LOSS,
-    Plot(
-        title="SFT gradient norm",
-        keys={"optim/grad_norm": ""},
-        caption="Gradient norm of the cold start, before clipping.",
-        phase="sft",
-    ),
-)
+_ENTRIES = tomllib.loads(Path(__file__).with_name("plots.toml").read_text(encoding="utf-8"))
+PLOTS = tuple(Plot(title=title, **entry) for title, entry in _ENTRIES.items())
+"""The charts of a run, in their order."""
 
 
 def plot_chart(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Chart:
@@ -164,7 +82,7 @@ def plot_chart(plot: Plot, rows_by_run: Mapping[str, Sequence[Row]]) -> Chart:
         (rows,), (steps,) = rows_by_run.values(), steps_by_run.values()
         stages = {str(row["stage"]): row["step"] for row in reversed(steps)}
         marks = [(step, stage) for stage, step in reversed(stages.items())] if len(stages) > 1 else []
-        if plot is REWARD and (found := evaluations(rows)):
+        if plot.has_evaluations and (found := evaluations(rows)):
             series.append(evaluation_series(found, main_set_of(found), color=1))
     return Chart(
         title=plot.title, subtitle=subtitle, unit=unit, series=series, marks=marks, top=plot.top, caption=plot.caption

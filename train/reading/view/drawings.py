@@ -7,19 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rocstar.train.reading.view.chart import Chart, Series, stacked
-from rocstar.train.reading.view.curves import (
-    ERRORS,
-    LENGTH,
-    MISMATCH,
-    PLOTS,
-    REWARD,
-    SFT_LOSS,
-    STEP_TIME,
-    evaluation_series,
-    evaluations,
-    plot_chart,
-    rows_of,
-)
+from rocstar.train.reading.view.curves import PLOTS, evaluation_series, evaluations, plot_chart, rows_of
 from rocstar.train.record.console_text import number, time_percents
 from rocstar.train.record.metrics import Row
 from rocstar.train.record.time_budget import PHASES
@@ -28,7 +16,7 @@ MAX_OVERLAID = 9
 """Runs in one chart: the number of colours."""
 MAX_FIRST = 6
 """Charts of the first tab."""
-FIRST = (REWARD.title, "Held-out score", ERRORS.title, LENGTH.title, MISMATCH.title, STEP_TIME.title)
+FIRST = ("Reward", "Held-out score", "Tool errors in correct trajectories", "Length", "Mismatch KL", "Step time")
 """The charts of the first tab by title. A run without some of them has the next ones of PLOTS there."""
 PHASE_COLORS = dict(zip(PHASES, (0, 8, 5, 4, 3, 2, 6, 1, 7), strict=True))
 LEDGER_COLORS = (
@@ -55,7 +43,7 @@ def charts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     if speeds:
         series = [Series(label="", points=speeds, color=0)]
         curves.append(Chart(title="Tokens per second", unit="tokens/s", series=series, caption=SPEED))
-    order = FIRST if steps else (SFT_LOSS.title, *FIRST)
+    order = FIRST if steps else ("SFT loss", *FIRST)
     ranks = {title: rank for rank, title in enumerate(order)}
     # sorted() is stable: the others follow in the order of PLOTS.
     first = sorted(curves, key=lambda one: ranks.get(one.title, len(ranks)))[:MAX_FIRST]
@@ -77,10 +65,10 @@ def overlays(rows_by_run: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
 
 def _curves(rows_by_run: Mapping[str, Sequence[Row]]) -> list[Chart]:
     found = []
-    for plot in (REWARD, *PLOTS):
+    for plot in PLOTS:
         if any(plot.says_something(rows_of(rows, plot.phase)) for rows in rows_by_run.values()):
             found.append(plot_chart(plot, rows_by_run))
-    at = 1 if found and found[0].title == REWARD.title else 0
+    at = 1 if found and found[0].title == FIRST[0] else 0
     return found[:at] + _scores(rows_by_run) + found[at:]
 
 

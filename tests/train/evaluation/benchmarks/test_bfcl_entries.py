@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.types import Task
-from rocstar.train.evaluation.benchmarks.bfcl.bfcl import overall
+from rocstar.train.evaluation.benchmarks.bfcl.bfcl import BFCL_V3, overall
 from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, LOCAL, SIZES, load_tasks
 from rocstar.train.recipe.errors import ConfigError
 
@@ -28,7 +28,8 @@ def of(package: Path, category: str) -> Task:
 
 def test_every_category_is_read_in_order(package: Path) -> None:
     assert [task.meta["category"] for task in load_tasks(package)] == list(SIZES)
-    assert sum(SIZES.values()) == 4441
+    assert sum(SIZES.values()) == BFCL_V3.num_questions == 4441
+    assert INSTALL in BFCL_V3.source.file
 
 
 @pytest.mark.parametrize("inside", [".", "..", "data"])

@@ -29,9 +29,9 @@ from enum import StrEnum
 from statistics import fmean
 
 from rocstar.engine.types import Attempt, Outcome, Scored, Task, ToolResult, Turn
-from rocstar.train.evaluation.benchmarks.benchmark import Asking, Benchmark, Defaults, Published
+from rocstar.train.evaluation.benchmarks.benchmark import benchmark_of
 from rocstar.train.evaluation.benchmarks.bfcl.calls import Call, Language, match_due_calls
-from rocstar.train.evaluation.benchmarks.bfcl.entries import INSTALL, MAX_TURNS, SIZES, is_multi_turn, load_tasks
+from rocstar.train.evaluation.benchmarks.bfcl.entries import SIZES, is_multi_turn, load_tasks
 from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, near_miss
 from rocstar.train.evaluation.benchmarks.bfcl.simulation import CallHung, MessageOutcome, Simulation
 
@@ -230,18 +230,8 @@ def _composed(means: Mapping[str, float]) -> dict[str, float]:
     return composed
 
 
-BFCL_V3 = Benchmark(
-    name="bfcl_v3",
-    title="Berkeley Function-Calling Leaderboard v3",
-    num_questions=sum(SIZES.values()),
-    licence="Apache-2.0",
-    source=Published(
-        repository="",
-        revision="58f57e91^ of ShishirPatil/gorilla, whose files are those of bfcl-eval 2025.8.6.2",
-        file=f"the folder that `{INSTALL}` makes",
-        digest="5fa6e72a1a6c506416f1a7c293dc29977cb40b55d1f4935554064fd542e83276",
-    ),
-    asking=Asking.functions,
+BFCL_V3 = benchmark_of(
+    "bfcl_v3",
     load=load_tasks,
     judge=FunctionJudge,
     gold=gold,
@@ -249,5 +239,4 @@ BFCL_V3 = Benchmark(
     measures=measures,
     overall=overall,
     counterpart=SimulatedUser,
-    defaults=Defaults(samples=1, temperature=0.0, max_turns=MAX_TURNS),
 )

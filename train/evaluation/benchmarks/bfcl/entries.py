@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,40 +27,10 @@ from rocstar.train.recipe.errors import ConfigError
 
 VERSION = "2025.8.6.2"
 INSTALL = f"pip install --no-deps --target bfcl bfcl-eval=={VERSION}"
-SIZES = {
-    "simple": 400,
-    "multiple": 200,
-    "parallel": 200,
-    "parallel_multiple": 200,
-    "java": 100,
-    "javascript": 50,
-    "irrelevance": 240,
-    "live_simple": 258,
-    "live_multiple": 1053,
-    "live_parallel": 16,
-    "live_parallel_multiple": 24,
-    "live_irrelevance": 882,
-    "live_relevance": 18,
-    "multi_turn_base": 200,
-    "multi_turn_miss_func": 200,
-    "multi_turn_miss_param": 200,
-    "multi_turn_long_context": 200,
-}
-"""Categories in the order of the report, with their numbers of questions: 4,441."""
+_TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+SIZES, FUNCTION_FILES, _SCHEMA_TYPES = _TABLES.values()
+"""Questions by category, files of the simulated classes, and JSON Schema's types by those of the rows."""
 
-FUNCTION_FILES = {
-    "GorillaFileSystem": "gorilla_file_system",
-    "MathAPI": "math_api",
-    "MessageAPI": "message_api",
-    "TwitterAPI": "posting_api",
-    "TicketAPI": "ticket_api",
-    "TradingBot": "trading_bot",
-    "TravelAPI": "travel_booking",
-    "VehicleControlAPI": "vehicle_control",
-}
-"""The simulated classes, and the file name of their functions' descriptions and of their module."""
-MAX_TURNS = 200
-"""Turns of the policy: at most eight user messages with 20 steps and an answer each, and a reserve."""
 MODULES = Path("eval_checker", "multi_turn_eval", "func_source_code")
 Row = Mapping[str, Any]
 
@@ -197,15 +168,6 @@ def _text(path: Path) -> str:
 MORE_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"
 """The user's message when withheld functions are added (BFCL v3, `default_prompts.py`)."""
 
-_SCHEMA_TYPES = {
-    "float": "number",
-    "double": "number",
-    "bool": "boolean",
-    "list": "array",
-    "tuple": "array",
-    "dict": "object",
-    "any": "string",
-}
 _HINTS = {Language.python: "Python 3", Language.java: "Java 8 SDK", Language.javascript: "JavaScript"}
 _NAMES = {Language.java: "Java", Language.javascript: "JavaScript"}
 

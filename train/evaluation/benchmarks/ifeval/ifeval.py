@@ -143,22 +143,6 @@ def _judge() -> Judge:
     return InstructionJudge()
 
 
-IFEVAL = benchmark.Benchmark(
-    name=NAME,
-    title="IFEval",
-    num_questions=541,
-    licence="Apache-2.0",
-    source=benchmark.Published(
-        repository="google/IFEval",
-        revision="966cd89545d6b6acfd7638bc708b98261ca58e84",
-        file="ifeval_input_data.jsonl",
-        digest="c0fc0d9167a0adb20d3bed8c46335ffe712227e490e0caf5cc2f8a4c294272d1",
-    ),
-    asking=benchmark.Asking.chat,
-    load=load_tasks,
-    judge=_judge,
-    near_miss=benchmark.empty_answer,
-    measures=measures,
-    pooled=pooled,
-    defaults=benchmark.Defaults(samples=1, temperature=0.0),
+IFEVAL = benchmark.benchmark_of(
+    NAME, load=load_tasks, judge=_judge, near_miss=benchmark.empty_answer, measures=measures, pooled=pooled
 )

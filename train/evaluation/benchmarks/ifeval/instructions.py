@@ -27,7 +27,7 @@ Check = Callable[[str, Arguments], bool]
 AT_LEAST, LESS_THAN = "at least", "less than"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InstructionKind:
     """One of the 25 kinds.
 
@@ -192,124 +192,119 @@ def two_responses(response: str, given: Arguments) -> bool:
 KINDS: Mapping[str, InstructionKind] = {
     # Each keyword is a pattern, as in the original, and occurs in any case, also within longer words.
     "keywords:existence": InstructionKind(
-        check=lambda text, given: all(re.search(word, text, re.IGNORECASE) for word in given["keywords"]),
-        arguments={"keywords": list},
+        lambda text, given: all(re.search(word, text, re.IGNORECASE) for word in given["keywords"]), {"keywords": list}
     ),
     "keywords:frequency": InstructionKind(
-        check=lambda text, given: compare_count(
+        lambda text, given: compare_count(
             sum(1 for _ in re.finditer(given["keyword"].strip(), text, re.IGNORECASE)),
             given["relation"],
             given["frequency"],
         ),
-        arguments={"keyword": str, "frequency": int, "relation": str},
+        {"keyword": str, "frequency": int, "relation": str},
     ),
     "keywords:forbidden_words": InstructionKind(
-        check=lambda text, given: (
+        lambda text, given: (
             not any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in given["forbidden_words"])
         ),
-        arguments={"forbidden_words": list},
+        {"forbidden_words": list},
     ),
     "keywords:letter_frequency": InstructionKind(
-        check=letter_occurs,
-        arguments={"letter": str, "let_frequency": int, "let_relation": str},
+        letter_occurs,
+        {"letter": str, "let_frequency": int, "let_relation": str},
         repaired=lambda text, given: _occurs(given["letter"].strip().lower(), text, given),
     ),
     # A response in which no language is found passes.
     "language:response_language": InstructionKind(
-        check=lambda text, given: language(text) in (None, given["language"]), arguments={"language": str}
+        lambda text, given: language(text) in (None, given["language"]), {"language": str}
     ),
     # Detectors support lower-case text; the original gives them the capital letters.
     "change_case:english_capital": InstructionKind(
-        check=lambda text, _: text.isupper() and language(text) in (None, ENGLISH),
+        lambda text, _: text.isupper() and language(text) in (None, ENGLISH),
         repaired=lambda text, _: text.isupper() and language(text.lower()) in (None, ENGLISH),
     ),
     "change_case:english_lowercase": InstructionKind(
-        check=lambda text, _: text.islower() and language(text) in (None, ENGLISH)
+        lambda text, _: text.islower() and language(text) in (None, ENGLISH)
     ),
     # Treebank tokens: DON'T has two.
     "change_case:capital_word_frequency": InstructionKind(
-        check=lambda text, given: compare_count(
+        lambda text, given: compare_count(
             sum(token.isupper() for one in split_sentences(text) for token in treebank_tokens(one)),
             given["capital_relation"],
             given["capital_frequency"],
         ),
-        arguments={"capital_frequency": int, "capital_relation": str},
+        {"capital_frequency": int, "capital_relation": str},
     ),
     "length_constraints:number_sentences": InstructionKind(
-        check=lambda text, given: compare_count(
+        lambda text, given: compare_count(
             sum(1 for _ in split_sentences(text)), given["relation"], given["num_sentences"]
         ),
-        arguments={"num_sentences": int, "relation": str},
+        {"num_sentences": int, "relation": str},
     ),
     "length_constraints:number_words": InstructionKind(
-        check=lambda text, given: compare_count(count_words(text), given["relation"], given["num_words"]),
-        arguments={"num_words": int, "relation": str},
+        lambda text, given: compare_count(count_words(text), given["relation"], given["num_words"]),
+        {"num_words": int, "relation": str},
     ),
-    "length_constraints:number_paragraphs": InstructionKind(
-        check=divided_paragraphs, arguments={"num_paragraphs": int}
-    ),
+    "length_constraints:number_paragraphs": InstructionKind(divided_paragraphs, {"num_paragraphs": int}),
     "length_constraints:nth_paragraph_first_word": InstructionKind(
-        check=nth_paragraph,
-        arguments={"num_paragraphs": int, "nth_paragraph": int, "first_word": str},
+        nth_paragraph,
+        {"num_paragraphs": int, "nth_paragraph": int, "first_word": str},
         repaired=nth_nonblank_paragraph,
     ),
     # Lines that begin with * or -; ** does not count.
     "detectable_format:number_bullet_lists": InstructionKind(
-        check=lambda text, given: (
-            len(_STAR_ITEM.findall(text)) + len(_DASH_ITEM.findall(text)) == int(given["num_bullets"])
-        ),
-        arguments={"num_bullets": int},
+        lambda text, given: len(_STAR_ITEM.findall(text)) + len(_DASH_ITEM.findall(text)) == int(given["num_bullets"]),
+        {"num_bullets": int},
     ),
     "detectable_format:constrained_response": InstructionKind(
-        check=lambda text, _: any(answer in text for answer in ANSWERS)
+        lambda text, _: any(answer in text for answer in ANSWERS)
     ),
     # Stretches between single or double asterisks on one line.
     "detectable_format:number_highlighted_sections": InstructionKind(
-        check=lambda text, given: (
+        lambda text, given: (
             sum(bool(part.strip()) for part in [*_SINGLE.findall(text), *_DOUBLE.findall(text)])
             >= int(given["num_highlights"])
         ),
-        arguments={"num_highlights": int},
+        {"num_highlights": int},
     ),
     # Section words before a number.
     "detectable_format:multiple_sections": InstructionKind(
-        check=lambda text, given: (
+        lambda text, given: (
             sum(1 for _ in re.finditer(given["section_spliter"].strip() + r"\s?\d+", text))
             >= int(given["num_sections"])
         ),
-        arguments={"section_spliter": str, "num_sections": int},
+        {"section_spliter": str, "num_sections": int},
     ),
-    "detectable_format:json_format": InstructionKind(check=is_json),
-    "detectable_format:title": InstructionKind(check=has_title),
+    "detectable_format:json_format": InstructionKind(is_json),
+    "detectable_format:title": InstructionKind(has_title),
     # Pairs of square brackets on one line.
     "detectable_content:number_placeholders": InstructionKind(
-        check=lambda text, given: sum(map(_brackets, text.split("\n"))) >= int(given["num_placeholders"]),
-        arguments={"num_placeholders": int},
+        lambda text, given: sum(map(_brackets, text.split("\n"))) >= int(given["num_placeholders"]),
+        {"num_placeholders": int},
     ),
     # The marker may occur anywhere.
     "detectable_content:postscript": InstructionKind(
-        check=lambda text, given: bool(
+        lambda text, given: bool(
             re.search(
                 _POSTSCRIPTS.get(given["postscript_marker"].strip(), given["postscript_marker"].strip().lower()),
                 text.lower(),
             )
         ),
-        arguments={"postscript_marker": str},
+        {"postscript_marker": str},
     ),
-    "combination:two_responses": InstructionKind(check=two_responses),
+    "combination:two_responses": InstructionKind(two_responses),
     "combination:repeat_prompt": InstructionKind(
-        check=lambda text, given: text.strip().lower().startswith(given["prompt_to_repeat"].strip().lower()),
-        arguments={"prompt_to_repeat": str},
+        lambda text, given: text.strip().lower().startswith(given["prompt_to_repeat"].strip().lower()),
+        {"prompt_to_repeat": str},
     ),
     # Quotes after the phrase are ignored.
     "startend:end_checker": InstructionKind(
-        check=lambda text, given: text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower()),
-        arguments={"end_phrase": str},
+        lambda text, given: text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower()),
+        {"end_phrase": str},
     ),
     "startend:quotation": InstructionKind(
-        check=lambda text, _: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"'
+        lambda text, _: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"'
     ),
-    "punctuation:no_comma": InstructionKind(check=lambda text, _: "," not in text),
+    "punctuation:no_comma": InstructionKind(lambda text, _: "," not in text),
 }
 
 
