@@ -17,19 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rocstar.engine.fleet.scheduler import Scheduler
-from rocstar.engine.scheduling.events import (
-    Drop,
-    Event,
-    Grant,
-    Left,
-    LoadSeen,
-    Preempted,
-    Refuse,
-    ReplicaUp,
-    Submitted,
-    TurnEnded,
-    TurnReady,
-)
+from rocstar.engine.scheduling import events
+from rocstar.engine.scheduling.events import Event
 from rocstar.engine.sim.cost import Cluster
 from rocstar.engine.sim.kv import Hold, Prompt
 from rocstar.engine.sim.multi_node import MultiNodeScheduler
@@ -120,11 +109,11 @@ class Flight:
         """Until the last trajectory has left. SimulationError if it never would."""
         if not self.goes_on:
             for replica in self.replicas:
-                self._tell(ReplicaUp(replica=replica.index, kv_tokens=self.cluster.model.kv_tokens), 0.0)
+                self._tell(events.ReplicaUp(replica=replica.index, kv_tokens=self.cluster.model.kv_tokens), 0.0)
         for seat in self.seats:
             work = seat.work
             self._tell(
-                Submitted(
+                events.Submitted(
                     traj=work.traj,
                     group=work.group,
                     stage=work.stage,
@@ -160,7 +149,7 @@ class Flight:
     def _happen(self, kind: int, subject: int, now: float) -> None:
         if kind == TOOL:
             seat = self.seats[subject]
-            self._tell(TurnReady(traj=seat.work.traj, context_tokens=seat.context), now)
+            self._tell(events.TurnReady(traj=seat.work.traj, context_tokens=seat.context), now)
         elif kind == FINISH:
             replica = self.replicas[subject]
             ended = replica.finish(now)
@@ -172,7 +161,7 @@ class Flight:
         else:
             for replica in self.replicas:
                 used, running, waiting = replica.load()
-                event = LoadSeen(replica=replica.index, used_tokens=used, running=running, waiting=waiting)
+                event = events.LoadSeen(replica=replica.index, used_tokens=used, running=running, waiting=waiting)
                 self._tell(event, now)
             self._push(now + self.load_period_s, LOAD, 0)
 
@@ -183,7 +172,7 @@ class Flight:
         moving = replica.start(now)
         for request in replica.retracted:
             seat = self.seats[request.seat]
-            self._tell(Preempted(traj=seat.work.traj, context_tokens=request.context + request.produced), now)
+            self._tell(events.Preempted(traj=seat.work.traj, context_tokens=request.context + request.produced), now)
         if moving:
             self._schedule(replica)
         if self.record:
@@ -208,7 +197,7 @@ class Flight:
         seat.context += turn.new_tokens + turn.tool_tokens
         seat.written += turn.new_tokens + turn.tool_tokens
         last = seat.turn == len(seat.work.turns)
-        self._tell(TurnEnded(traj=seat.work.traj, new_tokens=turn.new_tokens), now)
+        self._tell(events.TurnEnded(traj=seat.work.traj, new_tokens=turn.new_tokens), now)
         if last:
             self._leave(seat, now)
             return
@@ -230,7 +219,7 @@ class Flight:
             for replica in self.replicas:
                 if (prompt := replica.prompts.pop(group, None)) is not None:
                     replica.pool.forget(prompt)
-        self._tell(Left(traj=seat.work.traj), now)
+        self._tell(events.Left(traj=seat.work.traj), now)
 
     def _let_go(self, seat: SimulatedTrajectory, now: float) -> None:
         if seat.home is not None and seat.hold is not None:
@@ -246,11 +235,11 @@ class Flight:
         for command in commands:
             seat = self._by_name[command.traj]
             match command:
-                case Grant():
+                case events.Grant():
                     self._grant(seat, self.replicas[command.replica], now)
-                case Drop():
+                case events.Drop():
                     self._let_go(seat, now)
-                case Refuse():
+                case events.Refuse():
                     raise SimulationError(f"{command.traj}: {command.detail}")
 
     def _grant(self, seat: SimulatedTrajectory, replica: SimulatedReplica, now: float) -> None:

@@ -32,23 +32,15 @@ from typing import Final
 FOLDER = Path(__file__).parent / "programs"
 FLAVOURS: Final = {".py": "stdlib", ".sh": "bash"}
 
-GROUPS: Final = (
-    *("processes", "memory", "cpu", "output", "files", "network", "ipc", "others", "syscalls", "secrets"),
-    *("persistence", "sessions", "benign"),
+GROUPS: Final = tuple(
+    "processes memory cpu output files network ipc others syscalls secrets persistence sessions benign".split()
 )
 KINDS: Final = ("call", "meanwhile", "cell", "branch", "other", "pause")
-FILE_FIELDS: Final = frozenset(
-    ("group", "mode", "breach", "held-by", "needs", "compare", "breaches-without", "loosened"),
-)
+FILE_FIELDS: Final = frozenset("group mode breach held-by needs compare breaches-without loosened".split())
 PART_FIELDS: Final = frozenset(
-    (
-        *("tries", "expect", "output", "forbid", "limits", "flavour", "seed", "stdin", "value", "truncated"),
-        *("may-raise", "seconds", "fetch", "displays"),
-    ),
+    "tries expect output forbid limits flavour seed stdin value truncated may-raise seconds fetch displays".split()
 )
-STATUSES: Final = frozenset(
-    ("ok", "error", "signaled", "timeout", "memory_limit", "output_limit", "denied", "lost", "refused"),
-)
+STATUSES: Final = frozenset("ok error signaled timeout memory_limit output_limit denied lost refused".split())
 
 _FIELD = re.compile(r"# ([a-z-]+): (.*)")
 _SEPARATOR = re.compile(r"^# %% (\w+)\n", re.MULTILINE)

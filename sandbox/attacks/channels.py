@@ -126,22 +126,17 @@ async def _main(pairs: Sequence[Pair]) -> int:
             word = "open" if result.passed and pair.open else "FAIL" if result.passed else "ok"
             worst |= word == "FAIL"
             rate = f"{result.bits_per_s:12.0f} bit/s" if result.bits_per_s else ""
-            print(
-                f"{word:<5}{pair.name:<28}{rate} {'' if result.passed else result.output.strip()[-80:]}",
-                flush=True,
-            )
+            print(f"{word:<5}{pair.name:<28}{rate} {'' if result.passed else result.output.strip()[-80:]}", flush=True)
     return worst
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return 1 if an unknown channel passes numbers."""
     parser = argparse.ArgumentParser(
-        prog="rocstar.sandbox.attacks.channels", description=(__doc__ or "").splitlines()[0],
+        prog="rocstar.sandbox.attacks.channels", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("names", nargs="*", help="pairs to test (default: all)")
-    parser.add_argument(
-        "--lines", action="store_true", help="run programs from lines of JSON on standard input",
-    )
+    parser.add_argument("--lines", action="store_true", help="run programs from lines of JSON on standard input")
     parser.add_argument("--json", type=Path, metavar="FILE", help="measure the known channels")
     options = parser.parse_args(argv)
     if options.lines:

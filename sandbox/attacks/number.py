@@ -53,14 +53,10 @@ async def attempt_numbers(pair: Pair, send: Run, receive: Run) -> PairResult:
         if same and not pair.baseline and len(words) > 2:
             seconds += float(words[2])
         right += same
-        if (right * pair.bits >= ENOUGH_BITS and pair.bits >= ENOUGH_BITS) or (
-            not same and pair.bits < ENOUGH_BITS
-        ):
+        if (right * pair.bits >= ENOUGH_BITS and pair.bits >= ENOUGH_BITS) or (not same and pair.bits < ENOUGH_BITS):
             break
     passed = right * pair.bits >= ENOUGH_BITS
-    return PairResult(
-        passed=passed, bits_per_s=right * pair.bits / seconds if seconds else 0.0, output=output,
-    )
+    return PairResult(passed=passed, bits_per_s=right * pair.bits / seconds if seconds else 0.0, output=output)
 
 
 async def trial(pair: Pair, turn: int, offset: int | None, send: Run, receive: Run) -> tuple[bool, str]:

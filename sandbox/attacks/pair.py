@@ -113,9 +113,7 @@ LIMITS = Limits(wall_s=10.0, cpu_s=10, memory_bytes=2 << 30)
 Run = Callable[[str, str], Awaitable[str]]
 """Runs a program of a flavour and returns its output."""
 
-BROKEN = re.compile(
-    r"\b(?:Import|ModuleNotFound|Name|Syntax|Attribute|Type|Value|Index|Key)Error\b|command not found",
-)
+BROKEN = re.compile(r"\b(?:Import|ModuleNotFound|Name|Syntax|Attribute|Type|Value|Index|Key)Error\b|command not found")
 """The errors of a program that did not run its attack."""
 
 

@@ -123,9 +123,7 @@ class Runner:
     async def run(self, program: Program) -> AttackVerdict:
         """Run one program with every layer, and check the state afterwards."""
         if missing := needs_of(program) - self.facts:
-            return AttackVerdict(
-                name=program.name, group=program.group, skipped=f"needs {', '.join(sorted(missing))}",
-            )
+            return AttackVerdict(name=program.name, group=program.group, skipped=f"needs {', '.join(sorted(missing))}")
         self.host.lay_bait()
         results = await self.execute(program, {})
         problems = judge(program, results)
@@ -149,12 +147,10 @@ class Runner:
         through = any("BREACH" in result.text for result in results)
         seen = "; ".join(f"{result.status} {result.text[:200]!r}" for result in results)
         problems = [] if through else [f"without {label} the attack still fails: {seen}"]
-        return AttackVerdict(
-            name=program.name, group=program.group, variant=label, problems=problems, results=results,
-        )
+        return AttackVerdict(name=program.name, group=program.group, variant=label, problems=problems, results=results)
 
     async def execute(
-        self, program: Program, loosened: Mapping[str, float], untimed_s: float = UNTIMED_S,
+        self, program: Program, loosened: Mapping[str, float], untimed_s: float = UNTIMED_S
     ) -> list[PartResult]:
         """Return the result of each part. untimed_s: the wall clock of programs without one."""
         if program.parts[0].kind == "cell":
@@ -166,7 +162,7 @@ class Runner:
             while parts and parts[0].kind == "meanwhile":
                 together.append(parts.pop(0))
             results += await asyncio.gather(
-                *(self._call(part, make_limits([part], loosened, untimed_s)) for part in together),
+                *(self._call(part, make_limits([part], loosened, untimed_s)) for part in together)
             )
         return results
 
@@ -240,7 +236,7 @@ async def run_observed(call: Any, wall_s: float, part: Part | None = None) -> Pa
     text = "\n".join(filter(None, (result.stdout, result.stderr, result.value, came)))
     truncated = result.stdout_truncated or result.stderr_truncated
     return PartResult(
-        status=str(result.status), text=text, stdout=result.stdout, value=result.value, truncated=truncated,
+        status=str(result.status), text=text, stdout=result.stdout, value=result.value, truncated=truncated
     )
 
 
@@ -249,7 +245,7 @@ def format_fetched(result: ExecResult) -> str:
     whole = b"".join(result.files.values())
     lines = [
         f"FETCHED {len(result.files)} files, {len(whole)} bytes, of {bytes(sorted(set(whole)))[:80]!r}, "
-        f"{len(result.displays)} displays",
+        f"{len(result.displays)} displays"
     ]
     lines += [f"FETCHED {name} {content[:40]!r}" for name, content in result.files.items()]
     lines += [f"DISPLAY {one.mime} {len(one.data)} {one.data[:40]!r}" for one in result.displays]
@@ -280,12 +276,12 @@ def make_limits(parts: Sequence[Part], loosened: Mapping[str, float], untimed_s:
 
 def open_pool(flavours: Sequence[str], without: Collection[str] = ()) -> SandboxPool:
     return SandboxPool(
-        flavours, max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(without), without=without,
+        flavours, max_live=4, memory_bytes=ANY_MEMORY, allow_no_isolation=bool(without), without=without
     )
 
 
 async def run_suite(
-    programs: Sequence[Program], progress: IO[str], without: Collection[str] = (),
+    programs: Sequence[Program], progress: IO[str], without: Collection[str] = ()
 ) -> list[AttackVerdict]:
     """Run every program with all layers except `without`. After a failure the rest gets a fresh pool, so that
     damage does not count against the next attack. Raise SandboxError if no pool can start."""
@@ -310,11 +306,7 @@ async def run_suite(
 
 
 async def ready_runner(
-    pool: SandboxPool,
-    host: Host,
-    flavours: Sequence[str],
-    progress: IO[str] | None,
-    settle_s: float = SETTLE_S,
+    pool: SandboxPool, host: Host, flavours: Sequence[str], progress: IO[str] | None, settle_s: float = SETTLE_S
 ) -> "Runner":
     """Bring a new pool into the state between calls, which becomes the baseline of `host`."""
     lasting = census()
@@ -370,10 +362,7 @@ def table(verdicts: Sequence[AttackVerdict]) -> str:
     rows = [(group, [v for v in verdicts if v.group == group]) for group in GROUPS]
     for name, members in (*rows, ("all", list(verdicts))):
         if members:
-            counts = (
-                sum(not v.problems and not v.skipped for v in members),
-                sum(bool(v.problems) for v in members),
-            )
+            counts = (sum(not v.problems and not v.skipped for v in members), sum(bool(v.problems) for v in members))
             skipped = sum(bool(v.skipped) for v in members)
             lines.append(f"{name:<14}{counts[0]:>12}{counts[1]:>6}{skipped:>9}")
     return "\n".join(lines)
@@ -381,9 +370,7 @@ def table(verdicts: Sequence[AttackVerdict]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the suite. Return 0 only if every program has its expected result, 2 if no pool can start."""
-    parser = argparse.ArgumentParser(
-        prog="rocstar.sandbox.attacks.run", description=(__doc__ or "").splitlines()[0],
-    )
+    parser = argparse.ArgumentParser(prog="rocstar.sandbox.attacks.run", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="programs to run (default: all)")
     parser.add_argument("--breaches", action="store_true", help="run without the layers that hold a program")
     parser.add_argument("--without", nargs="*", default=[], help="layers to disable, to test the others")

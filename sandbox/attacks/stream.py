@@ -80,9 +80,7 @@ async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
     start = time.monotonic() + (COMPILED_LEAD_S if CPP in pair.flavours else LEAD_S)
     facts = start, slot_s, count, random.randrange(1 << 32), cold
     sender, receiver = (program_header(flavour, *facts) for flavour in pair.flavours)
-    symbols_line = (
-        f"SYMBOLS = {symbols}" if pair.flavours[0] == STDLIB else f"SYMBOLS={''.join(map(str, symbols))}"
-    )
+    symbols_line = f"SYMBOLS = {symbols}" if pair.flavours[0] == STDLIB else f"SYMBOLS={''.join(map(str, symbols))}"
     sending = asyncio.ensure_future(send(f"{sender}{symbols_line}\n{pair.sender}", pair.flavours[0]))
     try:
         output = await receive(receiver + pair.receiver, pair.flavours[1])
@@ -93,7 +91,7 @@ async def stream(pair: Pair, slot_s: float, send: Run, receive: Run) -> Stream:
     sent = (count - PILOT) * pair.bits
     if len(read) != count:
         return Stream(
-            slot_s=slot_s, sent=sent, wrong=(sent + 1) // 2, output=f"{output[-160:]} {sender_output[-160:]}",
+            slot_s=slot_s, sent=sent, wrong=(sent + 1) // 2, output=f"{output[-160:]} {sender_output[-160:]}"
         )
     wrong = sum((symbols[k] ^ read[k] & most).bit_count() for k in range(PILOT, count))
     return Stream(slot_s=slot_s, sent=sent, wrong=wrong, output=f"{wrong} of {sent} bits wrong")

@@ -22,25 +22,9 @@ from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.openapi import REF
 from rocstar.sandbox.http.packed_items import SelectedItems, matching_indices, pack_items
 from rocstar.sandbox.http.routes import HttpRequest, HttpRoute
-from rocstar.sandbox.service import validation
+from rocstar.sandbox.service import results, validation
 from rocstar.sandbox.service.admission import Admission
 from rocstar.sandbox.service.idempotency import Execution, IdempotencyStore, compute_fingerprint, owner_key
-from rocstar.sandbox.service.results import (
-    EVENTS,
-    MAX_JSON_FILES_BYTES,
-    TRUNCATED_CHARS,
-    OutputBuffer,
-    check_files_fit,
-    count_chars,
-    count_file_bytes,
-    encode_event,
-    failure_response,
-    fit_to_budget,
-    send_buffered,
-    stream_cell,
-    to_failure,
-    truncate_output,
-)
 from rocstar.sandbox.service.sessions import OpenSession, SessionTable
 from rocstar.sandbox.types import LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, OnOutput, SandboxError, Status
 
@@ -48,7 +32,9 @@ Deadline = Annotated[float, Meta(gt=0, le=validation.MAX_DEADLINE_S)] | None
 Seed = Annotated[int, Meta(ge=0)] | None
 """The upper bound 2**64 is checked separately: msgspec compares signed 64-bit numbers."""
 
-_TAKEN = Meta(max_length=MOST_FILES, description=f"name to base64; together at most {MAX_JSON_FILES_BYTES} bytes")
+_TAKEN = Meta(
+    max_length=MOST_FILES, description=f"name to base64; together at most {results.MAX_JSON_FILES_BYTES} bytes"
+)
 
 GivenFiles = Annotated[dict[str, bytes], _TAKEN]
 WantedFiles = Annotated[list[str], Meta(max_length=MOST_FILES)]
@@ -218,8 +204,8 @@ def check_files(files: Mapping[str, bytes], fetch: Sequence[str]) -> None:
     except ValueError as error:
         raise RequestError(str(error), field="files" if str(error).startswith("files") else "fetch_files") from None
     total = sum(map(len, files.values()))
-    if total > MAX_JSON_FILES_BYTES:
-        message = f"files has {total} bytes; at most {MAX_JSON_FILES_BYTES} are taken in one request"
+    if total > results.MAX_JSON_FILES_BYTES:
+        message = f"files has {total} bytes; at most {results.MAX_JSON_FILES_BYTES} are taken in one request"
         message += ", more by PUT /v1/sessions/ID/files/NAME"
         raise RequestError(message, field="files", kind="too_large")
 
@@ -401,7 +387,7 @@ class Native:
     async def run(self, request: HttpRequest) -> web.StreamResponse:
         body = await self.body_reader.read(request)
 
-        async def work(held: OutputBuffer) -> responses.HttpResponse:
+        async def work(held: results.OutputBuffer) -> responses.HttpResponse:
             owner = request.owner
             decode = partial(decode_run, service_limits=self.service_limits, owner=owner)
             call = await self.body_reader.decode(owner, body, decode)
@@ -421,20 +407,20 @@ class Native:
         self,
         request: HttpRequest,
         key: tuple[str, bytes] | None,
-        work: Callable[[OutputBuffer], Awaitable[responses.HttpResponse]],
+        work: Callable[[results.OutputBuffer], Awaitable[responses.HttpResponse]],
     ) -> web.StreamResponse:
         """Run the work, or find the response of its key, and send it. A result counts as held until the
         client has read it."""
-        with OutputBuffer(self._held, request.owner) as held:
+        with results.OutputBuffer(self._held, request.owner) as held:
             if key is None:
-                return await send_buffered(request, await work(held), held, self.write_timeout_s)
+                return await results.send_buffered(request, await work(held), held, self.write_timeout_s)
 
             async def execute(_: Execution) -> responses.HttpResponse:
-                with OutputBuffer(self._held, request.owner) as its_own:
+                with results.OutputBuffer(self._held, request.owner) as its_own:
                     return await work(its_own)
 
             answer = await self.keys.run_once(*key, execute, partial(self.body_reader.keep, request))
-            return await send_buffered(request, answer, held, self.write_timeout_s, kept=True)
+            return await results.send_buffered(request, answer, held, self.write_timeout_s, kept=True)
 
     async def _send_session_id(
         self, request: HttpRequest, body: bytes, open_one: Callable[[], Awaitable[str]]
@@ -446,7 +432,7 @@ class Native:
                 try:
                     session_id = await open_one()
                 except SandboxError as error:
-                    return failure_response(error)
+                    return results.failure_response(error)
             return responses.HttpResponse(
                 status=201,
                 body=responses.to_json(SessionId(session_id)),
@@ -470,13 +456,13 @@ class Native:
         session_id, owner = request.names["id"], request.owner
         decode = partial(decode_cell, service_limits=self.service_limits)
 
-        async def work(held: OutputBuffer) -> responses.HttpResponse:
+        async def work(held: results.OutputBuffer) -> responses.HttpResponse:
             call = await self.body_reader.decode(owner, body, decode)
             with self.admission.admitted(owner):
                 return await self._answer(held, self._cell(session_id, call, owner))
 
         accept = request.headers.get("Accept", "")
-        kind = EVENTS if EVENTS in accept else responses.NDJSON if responses.NDJSON in accept else ""
+        kind = results.EVENTS if results.EVENTS in accept else responses.NDJSON if responses.NDJSON in accept else ""
         if kind:
             if "Idempotency-Key" in request.headers:
                 raise RequestError("a streamed cell runs again on each request; leave the key out", field="Accept")
@@ -505,13 +491,13 @@ class Native:
     ) -> web.StreamResponse:
         """Stream the output, then the result. A failure before the first event is a normal error response."""
         response: web.StreamResponse | None = None
-        with OutputBuffer(self._held, request.owner) as held:
-            async with aclosing(stream_cell(start, held)) as events:
+        with results.OutputBuffer(self._held, request.owner) as held:
+            async with aclosing(results.stream_cell(start, held)) as events:
                 async for event in events:
                     if isinstance(event, SandboxError) and response is None:
-                        return responses.to_response(failure_response(event))
+                        return responses.to_response(results.failure_response(event))
                     response = response or await responses.open_stream(request, kind)
-                    await responses.write(response, await encode_event(kind, event), self.write_timeout_s)
+                    await responses.write(response, await results.encode_event(kind, event), self.write_timeout_s)
         assert response is not None, "the last event is the result"
         return await responses.finish(response, self.write_timeout_s)
 
@@ -546,7 +532,7 @@ class Native:
             message = f"the session has no file {ascii(name)[1:61]} that can be fetched"
             raise RequestError(message, field="name", status=404, kind="no_file")
         headers = {"Content-Type": BYTES, "Content-Length": str(len(content))}
-        with OutputBuffer(self._held, request.owner) as held:
+        with results.OutputBuffer(self._held, request.owner) as held:
             if held.full:
                 message = "clients have yet to take answers of so much that this file has no room"
                 raise RequestError(message, kind="full")
@@ -590,22 +576,22 @@ class Native:
         await self.sessions.close(request.names["id"], request.owner)
         return web.Response(status=204)
 
-    async def _answer(self, held: OutputBuffer, running: Awaitable[ExecResult]) -> responses.HttpResponse:
+    async def _answer(self, held: results.OutputBuffer, running: Awaitable[ExecResult]) -> responses.HttpResponse:
         """Return the response of one call, with truncated texts if too much output is held."""
         try:
             result = await running
             if result.files or result.displays:
-                check_files_fit(result)
+                results.check_files_fit(result)
             if not self._held.fits(held.owner, 0):
-                result = fit_to_budget(result, held)
-            size = count_chars(result)
+                result = results.fit_to_budget(result, held)
+            size = results.count_chars(result)
             if result.files or result.displays:
-                size += count_file_bytes(result)
-            if size > TRUNCATED_CHARS:
+                size += results.count_file_bytes(result)
+            if size > results.TRUNCATED_CHARS:
                 held.take(size)
             return responses.HttpResponse(status=200, body=await responses.encode_json(result, size))
         except SandboxError as error:
-            return failure_response(error)
+            return results.failure_response(error)
 
     async def batch(self, request: HttpRequest) -> web.StreamResponse:
         body = await self.body_reader.read(request)
@@ -619,7 +605,7 @@ class Native:
             return await self._stream_batch(request, call, key)
         return await self._send_result(request, key, partial(self._run_batch, call))
 
-    async def _run_batch(self, call: BatchCall, held: OutputBuffer) -> responses.HttpResponse:
+    async def _run_batch(self, call: BatchCall, held: results.OutputBuffer) -> responses.HttpResponse:
         outcomes = [b""] * len(call.requests)
         yielder = LoopYielder()
         for index, error in call.failures():
@@ -681,17 +667,17 @@ class Native:
             return
         async for position, outcome in self.admission.run_batch(programs, call.deadline_s, entered=True):
             if isinstance(outcome, ExecResult) and short():
-                outcome = truncate_output(outcome)
+                outcome = results.truncate_output(outcome)
             yield await _batch_line(call.runnable[position], await _encode_outcome(outcome))
 
 
-async def _encode_outcome(outcome: ExecResult | SandboxError, held: OutputBuffer | None = None) -> bytes:
+async def _encode_outcome(outcome: ExecResult | SandboxError, held: results.OutputBuffer | None = None) -> bytes:
     """Encode an outcome and count it as `held`; its texts are truncated while that budget is used up."""
     if not isinstance(outcome, ExecResult):
-        return responses.to_json(to_failure(outcome))
+        return responses.to_json(results.to_failure(outcome))
     if held is not None:
         outcome = held.truncate(outcome)
-    chars = count_chars(outcome)
+    chars = results.count_chars(outcome)
     body = responses.to_json(outcome) if chars < responses.LONG_CHARS else await responses.encode_json(outcome, chars)
     if held is not None:
         held.take(len(body))  # JSON may take six bytes for one of the program
