@@ -6,17 +6,10 @@ Colours are CSS variables, so that one drawing serves a light and a dark page.
 import html
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-STYLE = """
-.rc{font:12px/1.3 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;fill:var(--ink)}
-.rc .title{font-size:14px;font-weight:600;fill:var(--ink)}
-.rc .unit,.rc .tick{fill:var(--soft)}
-.rc .tick{font-size:11px;font-variant-numeric:tabular-nums}
-.rc .label{font-weight:600}
-.rc .grid{stroke:var(--line);stroke-width:1}
-.rc .axis{stroke:var(--soft);stroke-width:1}
-"""
+STYLE = Path(__file__).with_name("drawing.css").read_text(encoding="utf-8")
 LIGHT = (
     "--paper:#ffffff;--ink:#1c2430;--soft:#5c6675;--line:#e6e9ee;--card:#f6f8fa;--good:#00795a;--bad:#b64a00;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;"
     "--c3:#a6598b;--c4:#e69f00;--c5:#56b4e9;--c6:#8a8f2a;--c7:#9aa2ad;--c8:#2b4a9b"

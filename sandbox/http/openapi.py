@@ -18,7 +18,7 @@ from rocstar.sandbox.http.responses import JSON
 
 REF = "#/components/schemas/{name}"
 
-STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+STYLE, PAGE = (Path(__file__).with_name(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +113,8 @@ def page_headers(script: str = "") -> dict[str, str]:
 def render_html(title: str, intro: str, main: str, *, needs_token: bool, script: str = "") -> str:
     """Return the page. `intro` and `main` are HTML."""
     access = "It needs a token." if needs_token else "It accepts requests from this machine, without a token."
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{intro} {access}
-Its full description is <a href="openapi.json">openapi.json</a>.</p>
-{main}{f"<script>{script}</script>" if script else ""}
-</body>
-</html>
-"""
+    script = f"<script>{script}</script>" if script else ""
+    return PAGE.format(title=title, style=STYLE, intro=intro, access=access, main=main, script=script)
 
 
 def render_section(

@@ -164,23 +164,14 @@ def _response(route: Route, status: int, answer: str | None) -> dict[str, Any]:
     return response
 
 
-SCRIPT = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+SCRIPT, FORM = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.js", "form.html"))
 HEADERS = openapi.page_headers(SCRIPT)
 
 
 def render_page(host: str, flavours: Sequence[str], *, needs_token: bool) -> str:
     """Return the page, with a form that runs a program. `host`: the Host header, which the client chooses."""
     token_field = '<p><label>Token <input name="token" type="password" autocomplete="off" required></label></p>'
-    form = f"""<h2>Run a program</h2>
-<form id="form">
-<p><label>Program
-<textarea name="code" rows="6" spellcheck="false" required>print(6 * 7)</textarea></label></p>
-<p><label>Standard input <textarea name="stdin" rows="1" spellcheck="false"></textarea></label></p>
-{token_field if needs_token else ""}
-<p><button>Run</button> <output id="status"></output></p>
-</form>
-<pre id="stdout" hidden></pre><pre id="value" hidden></pre><pre id="stderr" hidden></pre>
-"""
+    form = FORM.format(token=token_field if needs_token else "")
     sections = (
         openapi.render_section(dialect, ROUTES, host, needs_token=needs_token, max_examples=1) for dialect in DIALECTS
     )

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from rocstar.train.recipe.errors import ConfigError
@@ -21,23 +23,12 @@ from rocstar.train.tasks.messages import read_messages, short_repr
 
 Form = Literal["messages", "sharegpt", "instruction"]
 _THOUGHTS: Final = ("reasoning", "reasoning_content", "thinking")
-_FROM: Final = {
-    "system": "system",
-    **dict.fromkeys(("human", "user"), "user"),
-    **dict.fromkeys(("gpt", "assistant"), "assistant"),
-    **dict.fromkeys(("function_call", "tool_call"), "call"),
-    **dict.fromkeys(("observation", "tool", "function_response"), "tool"),
-}
+_TABLES: Final = tomllib.loads(Path(__file__).with_name("conversation_forms.toml").read_text(encoding="utf-8"))
+_FROM, _TYPES = (
+    {name: meant for meant, names in _TABLES[table].items() for name in names.split()} for table in ("from", "types")
+)
 _ASKED: Final = ("instruction", "prompt", "problem")
 _ANSWERED: Final = ("output", "response", "solution")
-_TYPES: Final = {
-    **dict.fromkeys(("dict", "Dict", "dictionary"), "object"),
-    **dict.fromkeys(("str", "String"), "string"),
-    **dict.fromkeys(("int", "Integer", "long"), "integer"),
-    **dict.fromkeys(("float", "double"), "number"),
-    **dict.fromkeys(("bool", "Boolean"), "boolean"),
-    **dict.fromkeys(("list", "List", "tuple", "Tuple", "set"), "array"),
-}
 _PYTHON_TYPE = re.compile(r"(?P<name>\w+)(?:\[.*\])?(?:,? ?optional)?", re.IGNORECASE)
 
 

@@ -8,40 +8,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tomllib
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 MASK: Final = "#"
 """Replaces a number in masked words."""
 
-_RENAMED: Final = {
-    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
-    **dict.fromkeys(("dbinom", "tbinom"), "binom"),
-}
-_TYPESETTING: Final = (
-    *("left", "right", "big", "bigg", "displaystyle", "textstyle", "limits", "quad", "qquad", "hspace"),
-    *("text", "textbf", "textit", "textrm", "mathrm", "mathbf", "mathit", "mbox", "operatorname", "boxed"),
+_TABLES: Final = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+_RENAMED, _SIGNS, _TYPESETTING, _ALIKE = (
+    {name: meant for meant, names in _TABLES[table].items() for name in names.split()}
+    for table in ("renamed", "signs", "typesetting", "same_signs")
 )
-_SIGNS: Final = {
-    **dict.fromkeys(("le", "leq", "leqslant"), "≤"),
-    **dict.fromkeys(("ge", "geq", "geqslant"), "≥"),
-    **dict.fromkeys(("ne", "neq"), "≠"),
-    **dict.fromkeys(("dots", "ldots", "cdots"), ""),
-    **dict.fromkeys(("circ", "degree"), "°"),
-    **dict.fromkeys(("to", "rightarrow"), "→"),
-    **{"lt": "<", "gt": ">", "cdot": "*", "times": "*", "div": "÷", "colon": ":"},
-}
-"""Commands that are signs; a sign is no word."""
 _COMMANDS: Final = {**_RENAMED, **dict.fromkeys((*_TYPESETTING, *_SIGNS), "")}
 """Replacements of LaTeX commands; others become their names. Signs that exist in Unicode are removed."""
-_SYMBOLS: Final = str.maketrans({
-    "π": " pi ", "√": " sqrt ", "∞": " infty ", "∠": " angle ", "△": " triangle ", "∑": " sum ", "∏": " "
-    "prod ",
-    "∫": " int ", "θ": " theta ", "α": " alpha ", "β": " beta ", "γ": " gamma ", "λ": " lambda ", "ω": " "
-    "omega ",
-    "′": "'", "’": "'", "‘": "'", "_": " ",
-})  # fmt: skip
+_SYMBOLS: Final = str.maketrans(_TABLES["spoken"])
 _COMMAND: Final = re.compile(r"\\([a-z]+)")
 FIGURE: Final = re.compile(r"\[asy\].*?\[/asy\]", re.S)
 """A figure in code."""
@@ -50,8 +33,8 @@ _WORD: Final = re.compile(r"\d+|[^\W\d]+")
 _ASCII_WORD: Final = re.compile(r"[a-z]+|[0-9]+")
 """The same of lower-case text in ASCII, in half the time."""
 _APOSTROPHE: Final = re.compile(r"(?<=[a-z])'(?=[a-z])")
-_SIGNED: Final = {**_RENAMED, **dict.fromkeys(_TYPESETTING, ""), **_SIGNS}
-_SAME_SIGNS: Final = str.maketrans({**dict.fromkeys("−–‐‑", "-"), **dict.fromkeys("·⋅×∗", "*"), "⩽": "≤", "⩾": "≥"})
+_SIGNED: Final = {**_RENAMED, **_TYPESETTING, **_SIGNS}
+_SAME_SIGNS: Final = str.maketrans(_ALIKE)
 _DELIMITERS: Final = re.compile(r"\\[()\[\]]|\$")
 _SIGN_OR_WORD: Final = re.compile(r"\d+(?:\.\d+)?|[^\W\d]+|[^\w\s.,;:?\"`{}\\~&]")
 

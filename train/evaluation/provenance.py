@@ -25,13 +25,8 @@ from rocstar.train.tasks import verify
 
 WEIGHTS = ("*.safetensors", "*.bin")
 TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "merges.txt"),
 )
 GRADERS = ("math-verify", "latex2sympy2_extended", "sympy", "reasoning-gym")
 """Packages that the built-in judge calls."""
@@ -104,7 +99,7 @@ def verifier_digests(recipe: Recipe, sets: Sequence[EvaluationSet]) -> dict[str,
         if chosen.benchmark is not None and chosen.benchmark.judge is not None:
             files = _source_files(chosen.benchmark.judge)
         else:
-            files = set(Path(verify.__file__).parent.glob("*.py"))
+            files = _files_beside(verify.__file__)
             if recipe.reward.kind != "math":
                 files |= _source_files(own_code.load(recipe.reward.kind, field="reward.kind"), alone=True)
         digest = hashlib.sha256()
@@ -129,7 +124,12 @@ def _source_files(made: Any, *, alone: bool = False) -> set[Path]:
     file = inspect.getsourcefile(made)
     if file is None:
         return set()
-    return {Path(file)} if alone else set(Path(file).parent.glob("*.py"))
+    return {Path(file)} if alone else _files_beside(file)
+
+
+def _files_beside(module: str) -> set[Path]:
+    """Return the modules of a folder and their tables."""
+    return {path for path in Path(module).parent.iterdir() if path.suffix in (".py", ".toml")}
 
 
 async def sandbox_facts(tools: ToolBox) -> dict[str, Any] | None:

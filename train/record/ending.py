@@ -9,28 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 from rocstar.sandbox.command_line import is_unread
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors, TrainingStopped, mark_mistake
 
-_NO_ROOM = {
-    errno.ENOSPC: "the disk is full{}; free some space",
-    errno.EDQUOT: "the disk is full{}; free some space",
-    errno.EFBIG: "a file may not grow further{}; raise this user's limit (`ulimit -f`)",
-}
-"""Errors of the system that a run can be resumed after."""
-_FIXES = {
-    errno.EROFS: "choose a place that can be written, or copy it to one",
-    errno.EACCES: "give this user the right to it, or choose another place",
-    errno.EPERM: "give this user the right to it, or choose another place",
-    errno.ENOENT: "make the folder first, or correct the path",
-    errno.ENOTDIR: "a part of the path is a file; correct it",
-    errno.EISDIR: "it is a folder; remove it, or give the path of a file",
-    errno.ENAMETOOLONG: "choose a shorter name",
-}
-"""Errors of the system about a path of the user, and their fixes."""
+_TEXTS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("ending.toml").read_text(encoding="utf-8"))
+_NO_ROOM, _FIXES = (
+    {getattr(errno, name): text for name, text in _TEXTS[kind].items()} for kind in ("no_room", "path")
+)
 _PACKAGE = Path(__file__).resolve().parents[2]
 _OURS = (*(_PACKAGE / name for name in ("engine", "kernels", "sandbox", "train")), Path("/proc"), Path("/sys"))
 """Folders whose paths no user chose: an error there is a bug."""

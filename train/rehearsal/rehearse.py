@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -30,16 +30,7 @@ from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, 
 from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases
 from rocstar.train.rehearsal.report import Rehearsal
 from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, fake_examples, rl_rows, sft_rows
-from rocstar.train.rehearsal.timeline import (
-    HARDWARE,
-    Hardware,
-    Timeline,
-    Transfers,
-    cost_model,
-    generate_s,
-    timeline,
-    transfers,
-)
+from rocstar.train.rehearsal.timeline import HARDWARE, Timeline, Transfers, cost_model, generate_s, timeline, transfers
 from rocstar.train.serving.embedded import has_own_weights
 
 ACTS = ("sft", "rl", "publish", "checkpoint", "decode")
@@ -48,13 +39,7 @@ TOOL_S = 0.3
 
 
 def rehearse_recipe(
-    recipe: Recipe,
-    machines: Machines,
-    memory_gib: float,
-    *,
-    acts: Collection[str] = ACTS,
-    hardware: Hardware = HARDWARE,
-    clock: Callable[[], float] = time.perf_counter,
+    recipe: Recipe, machines: Machines, memory_gib: float, *, acts: Collection[str] = ACTS
 ) -> Rehearsal:
     """Rehearse one SFT and one RL step, a publish and a checkpoint as rank 0 of `machines`.
 
@@ -63,7 +48,7 @@ def rehearse_recipe(
     Raises:
         ConfigError: the model's configuration is not known here, or the recipe learns nothing.
     """
-    began = clock()
+    began = time.perf_counter()
     size = measure(recipe.model, recipe.lora)
     if isinstance(size, str):
         raise ConfigError(f"nothing can be rehearsed: {size}")
@@ -77,8 +62,10 @@ def rehearse_recipe(
     try:
         played, engine, misplaced = _play(recipe, machines, model, batches, acts, memory_gib)
     except MisplacedTensorError as error:
-        return Rehearsal(packing=batches, misplaced=[str(error)], hardware=hardware, seconds=clock() - began)
-    moved = transfers(size, recipe.engine, machines, hardware)
+        return Rehearsal(
+            packing=batches, misplaced=[str(error)], hardware=HARDWARE, seconds=time.perf_counter() - began
+        )
+    moved = transfers(size, recipe.engine, machines, HARDWARE)
     lengths = [row.tokens for row in rows]
     room = server_kv_capacity(recipe, size, memory_gib=memory_gib, state=played.state, lengths=lengths)
     settings = MemorySettings(
@@ -97,10 +84,10 @@ def rehearse_recipe(
         reads=played.reads,
         room=room,
         moved=moved,
-        timeline=_timeline(recipe, machines, size, cost, batches, room, played.runs_again, moved, hardware),
-        hardware=hardware,
+        timeline=_timeline(recipe, machines, size, cost, batches, room, played.runs_again, moved),
         misplaced=misplaced,
-        seconds=clock() - began,
+        hardware=HARDWARE,
+        seconds=time.perf_counter() - began,
     )
 
 
@@ -183,13 +170,12 @@ def _timeline(
     room: KvCapacity | None,
     runs_again: bool,
     moved: Transfers,
-    hardware: Hardware,
 ) -> Timeline | None:
     if "rl" not in batches:
         return None
     rl, generate = recipe.rl, None
     if room is not None and room.kv_tokens:
-        model = cost_model(size, cost.per_pair, hardware, room.gpus)
+        model = cost_model(size, cost.per_pair, HARDWARE, room.gpus)
         replicas = machines.num_servers(recipe.engine)
         rolled = rl_rows(recipe, siblings=rl.rollouts_per_task, limit=_limit(recipe))
         generate = generate_s(rolled, model, kv_tokens=room.kv_tokens, replicas=replicas, tool_s=TOOL_S)
@@ -201,5 +187,5 @@ def _timeline(
         updates=rl.num_updates_per_batch,
         checkpointing=runs_again,
         every=recipe.checkpoint.every,
-        hardware=hardware,
+        hardware=HARDWARE,
     )

@@ -8,35 +8,15 @@ Nothing here is evaluated, and no value changes.
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
 from rocstar.train.tasks.plain_text import from_plain_text, from_unicode
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BREAK = re.compile(r"(?<=[0-9])[ \t]*[\r\n]\s*(?=[0-9])")
 _WRAPPER_NAMES = "mbox hbox text textnormal textbf textit textrm mathrm mathbf mathit mathsf mathtt"
-_SPELLINGS = {
-    "\\frac": "dfrac tfrac cfrac nicefrac sfrac",
-    "\\binom": "dbinom tbinom",
-    "": "displaystyle textstyle limits nolimits",
-    "\\geq ": "geqslant geq ge",
-    "\\leq ": "leqslant leq le",
-    "\\neq ": "neq ne",
-    "\\approx ": "approxeq",
-    "\\ldots ": "dots cdots dotsc dotsb",
-    "\\emptyset": "varnothing",
-    "\\setminus": "backslash",
-    "\\arctan": "arctg",
-    "\\mathbb": "Bbb",
-    "^\\circ": "degree",
-    "\\{": "lbrace",
-    "\\}": "rbrace",
-    "\\$": "textdollar",
-    ">": "gt",
-    "<": "lt",
-    "|": "lvert rvert vert",
-    "*": "ast",
-    ":": "colon",
-}
+_SPELLINGS = tomllib.loads(Path(__file__).with_name("latex.toml").read_text(encoding="utf-8"))
 _COMMANDS = {name: same for same, names in _SPELLINGS.items() for name in names.split()}
 """Commands of one meaning, in one spelling."""
 _COMMAND = re.compile(r"\\([A-Za-z]+)(\s*\{)?")

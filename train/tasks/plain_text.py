@@ -8,44 +8,15 @@ A name is a word of its own (`4pi`, not `spin`), and a function has an argument 
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
+from pathlib import Path
 from typing import Final
 
 _INVISIBLE: Final = "\u00ad\u200b-\u200f\u2060-\u2064\ufe0e\ufe0f\ufeff"
 _HIDDEN = re.compile(rf"(?<![0-9])[{_INVISIBLE}]+|[{_INVISIBLE}]+(?![0-9{_INVISIBLE}])")
 """An invisible character between two digits stays: two numbers would become one."""
-_SIGNS: Final = {
-    "\u2212\u2012\u2013": "-",
-    "\u00b7\u22c5\u2219": "\\cdot ",
-    "\u00d7": "\\times ",
-    "\u00f7\u2044\u2215": "/",
-    "\u2217": "*",
-    "\u00b1": "\\pm ",
-    "\u2213": "\\mp ",
-    "\u2264\u2a7d": "\\leq ",
-    "\u2265\u2a7e": "\\geq ",
-    "\u2260": "\\neq ",
-    "\u2248": "\\approx ",
-    "\u2261": "\\equiv ",
-    "\u221e": "\\infty ",
-    "\u2205": "\\emptyset ",
-    "\u222a": "\\cup ",
-    "\u2229": "\\cap ",
-    "\u2208": "\\in ",
-    "\u2216": "\\setminus ",
-    "\u2220": "\\angle ",
-    "\u2026": "\\ldots ",
-    "\u221a": "sqrt",
-    "\u221b": "cbrt",
-    "\u00b0": "^\\circ",
-    "\u2032\u2019": "'",
-    "\u2033": "''",
-    "\u211d": "\\mathbb{R}",
-    "\u2124": "\\mathbb{Z}",
-    "\u2115": "\\mathbb{N}",
-    "\u211a": "\\mathbb{Q}",
-    "\u2102": "\\mathbb{C}",
-}
+_SIGNS: Final = tomllib.loads(Path(__file__).with_name("plain_text.toml").read_text(encoding="utf-8"))
 _GREEK: Final = "alpha beta gamma delta epsilon zeta eta theta iota kappa lamda mu nu xi pi rho sigma tau phi"
 _FRACTIONS: Final = "\u00bc\u00bd\u00be" + "".join(map(chr, range(0x2150, 0x215F)))
 _TABLE: Final[dict[int, str]] = {

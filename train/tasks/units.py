@@ -7,60 +7,12 @@ converted.
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 from typing import Final
 
 DEGREES: Final = "degree"
-_NAMES: Final = {
-    "%": "% percent pct percentage",
-    "millimeter": "mm millimeter millimetre",
-    "centimeter": "cm centimeter centimetre",
-    "meter": "m meter metre",
-    "kilometer": "km kilometer kilometre",
-    "inch": "in inch inches",
-    "foot": "ft foot feet",
-    "yard": "yd yard",
-    "mile": "mi mile",
-    "milligram": "mg milligram",
-    "gram": "g gram gramme",
-    "kilogram": "kg kilogram kilo",
-    "ton": "ton tonne",
-    "pound": "lb lbs pound",
-    "ounce": "oz ounce",
-    "second": "s sec secs second",
-    "minute": "min mins minute",
-    "hour": "h hr hrs hour",
-    "day": "day",
-    "week": "week",
-    "month": "month",
-    "year": "yr yrs year",
-    "liter": "l L liter litre",
-    "milliliter": "ml mL milliliter millilitre",
-    "gallon": "gal gallon",
-    "quart": "qt quart",
-    "pint": "pint",
-    "cup": "cup",
-    DEGREES: "deg degree",
-    "radian": "rad radian",
-    "dollar": "dollar USD",
-    "cent": "cent \u00a2",
-    "euro": "euro EUR \u20ac",
-    "pound sterling": "GBP \u00a3",
-    "unit": "unit",
-    "newton": "N newton",
-    "joule": "J joule",
-    "watt": "W watt",
-    "volt": "V volt",
-    "kelvin": "K kelvin",
-    "person": "person persons people",
-    "child": "child children",
-    "man": "man men",
-    "woman": "woman women",
-    "mph": "mph",
-    "km/h": "kph kmh",
-    "fps": "fps",
-    "\u00b0C": "^\\circC \u00b0C celsius",
-    "\u00b0F": "^\\circF \u00b0F fahrenheit",
-}
+_NAMES: Final = tomllib.loads(Path(__file__).with_name("units.toml").read_text(encoding="utf-8"))
 _UNITS: Final = {spelling: name for name, all_ in _NAMES.items() for spelling in all_.split()}
 _PREFIXES: Final = {"\\$": "dollar", "\u20ac": "euro", "\u00a3": "pound sterling", "\u00a2": "cent"}
 _NO_UNITS = """
