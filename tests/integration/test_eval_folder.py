@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.reading import read_records
-from rocstar.train.evaluation.benchmarks import plain_sets
+from rocstar.train.evaluation.benchmarks import benchmark
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.manifest import read_manifest, recipe_hash
@@ -184,7 +184,7 @@ def test_what_is_published_of_a_hidden_set_has_no_question(
     workshop: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attempts have them, and are kept back; without them the rest still holds against its manifest."""
-    monkeypatch.setitem(plain_sets.ROWS["gpqa_diamond"], "num_questions", 1)
+    monkeypatch.setitem(benchmark.SETS["gpqa_diamond"], "num_questions", 1)
     path, out = tmp_path / "gpqa_diamond.csv", tmp_path / "out"
     path.write_text(
         "Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3\n"

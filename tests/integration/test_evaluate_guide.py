@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.train.evaluation.benchmarks import plain_sets
+from rocstar.train.evaluation.benchmarks import benchmark
 from rocstar.train.evaluation.sets import evaluation_sets
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import parse_recipe
@@ -38,7 +38,7 @@ def commands() -> list[list[str]]:
 def two_tosses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of two questions in the place of the one that the guide asks."""
     changes = {"title": "Tosses", "num_questions": 2, "digest": "", "answers": ""}
-    monkeypatch.setitem(plain_sets.ROWS, "math500", plain_sets.ROWS["math500"] | changes)
+    monkeypatch.setitem(benchmark.SETS, "math500", benchmark.SETS["math500"] | changes)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Scored, Task, Trajectory, Turn
 from rocstar.train.data.eval_questions import EvalQuestions
-from rocstar.train.evaluation.benchmarks import plain_sets
+from rocstar.train.evaluation.benchmarks import benchmark
 from rocstar.train.evaluation.benchmarks.benchmark import answer_block, json_digest, next_number, tasks_digest
 from rocstar.train.evaluation.benchmarks.plain_sets import ANSWER_FORMATS, parse_contest_integer
 from rocstar.train.evaluation.benchmarks.registry import NAMES, copy_of, find, load_tasks_of
@@ -31,14 +31,14 @@ ROWS: list[dict[str, Any]] = [{"problem": "What is 6 * 7?", "answer": "042"}, {"
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of two questions in place of a built-in one."""
-    row = plain_sets.ROWS["aime24"] | {
+    row = benchmark.SETS["aime24"] | {
         "num_questions": 2,
         "repository": "o/n",
         "file": "data/test.jsonl",
         "digest": "",
         "answers": json_digest(["42", "5"]),
     }
-    monkeypatch.setitem(plain_sets.ROWS, "aime24", row)
+    monkeypatch.setitem(benchmark.SETS, "aime24", row)
 
 
 def write(path: Path, rows: Sequence[Any]) -> str:

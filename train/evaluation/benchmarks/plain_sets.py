@@ -26,9 +26,6 @@ from rocstar.train.tasks.data import content_id
 from rocstar.train.tasks.rows import rows_from
 from rocstar.train.tasks.verify import extract_answer
 
-ROWS = {name: row for name, row in benchmark.SETS.items() if "judge" in row}
-"""The sets of this module."""
-
 LETTERS = "ABCD"
 _CANARY = "Canary String"
 _ORDERS = tuple(permutations(range(len(LETTERS))))
@@ -39,7 +36,7 @@ _LETTER_AND_TEXT = re.compile(r"[(\[]?([A-D])(?:[)\].:]+\s*|\s+)(\S.*)", re.IGNO
 
 def plain_set(name: str) -> benchmark.Benchmark:
     """Build the set of a row."""
-    has_choices = ROWS[name]["judge"] == "choices"
+    has_choices = benchmark.SETS[name]["judge"] == "choices"
     return benchmark.benchmark_of(
         name,
         load=partial(read_choices if has_choices else read_problems, name=name),
@@ -80,7 +77,7 @@ def read_problems(path: Path, *, name: str) -> list[Task]:
     Raises:
         ConfigError: a row has another form, or the answers are not the published ones.
     """
-    row, tasks = ROWS[name], []
+    row, tasks = benchmark.SETS[name], []
     parse = ANSWER_FORMATS[row["answer_format"]]
     for where, problem in rows_from(str(path), Path(), split="test"):
         if not isinstance(problem, Mapping):
@@ -110,7 +107,7 @@ def _column(row: Mapping[str, Any], names: Sequence[str], where: str) -> str:
 def read_choices(path: Path, *, name: str) -> list[Task]:
     """Return the tasks of a CSV, in its order. ConfigError for a file of another form."""
     path = path / f"{name}.csv" if path.is_dir() else path
-    needed, tasks = [*ROWS[name]["question"], *ROWS[name]["answer"]], []
+    needed, tasks = [*benchmark.SETS[name]["question"], *benchmark.SETS[name]["answer"]], []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             for number, row in enumerate(csv.DictReader(file, strict=True), start=1):
@@ -126,7 +123,7 @@ def read_choices(path: Path, *, name: str) -> list[Task]:
 
 
 def _choice_task(row: Mapping[str, str], name: str) -> Task:
-    columns = ROWS[name]
+    columns = benchmark.SETS[name]
     question = row[columns["question"][0]].strip()
     answers = [row[column].strip() for column in columns["answer"]]
     order = order_of(question)

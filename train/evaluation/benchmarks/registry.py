@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rocstar.engine.types import HIDDEN, Task
 from rocstar.sandbox.command_line import suggest
-from rocstar.train.evaluation.benchmarks.benchmark import Benchmark
-from rocstar.train.evaluation.benchmarks.plain_sets import ROWS, plain_set
+from rocstar.train.evaluation.benchmarks.benchmark import SETS, Benchmark
+from rocstar.train.evaluation.benchmarks.plain_sets import plain_set
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.paths import missing_path_hint
@@ -27,16 +27,16 @@ MODULES: Mapping[str, str] = {
     "arena_hard": f"{_HERE}.arena_hard:ARENA_HARD",
 }
 """module:NAME of each set that is more than a row of `sets.toml`."""
-NAMES = (*ROWS, *MODULES)
+NAMES = tuple(SETS)
 """The names of all sets, as in train/recipe/eval_config.py."""
 
 
 def find(name: str) -> Benchmark:
     """Return the set with that name. ConfigError if there is none, or this installation lacks its package."""
-    if name in ROWS:
-        return plain_set(name)
-    if name not in MODULES:
+    if name not in SETS:
         raise ConfigError(f"{name!r} is not a built-in set; {suggest(name, NAMES)}")
+    if name not in MODULES:
+        return plain_set(name)
     module, _, attribute = MODULES[name].partition(":")
     try:
         found: Benchmark = getattr(importlib.import_module(module), attribute)
