@@ -153,6 +153,7 @@ BUGS = [
     Bug("ServerNode._files_written", "await task", "task.done()", "publish/test_server_node.py::test_what_was_missed_in_memory_is_served_from_the_files_before_rank_0_goes_on"),
     Bug("ServerPublisher._verify", "self.team.world.servers", "False", "publish/test_server_publisher.py::test_where_a_node_has_to_take_the_files_they_are_waited_for"),
     Bug("SessionColumns.append", "start not in self.starts", "False", "gateway/test_graph.py::test_a_fork_shares_its_prefix_as_context"),
+    Bug("StreamParser.end_turn", "self._held if with_calls else without_tool_calls(self._held, form)", "without_tool_calls(self._held, form)", "serve/test_sessions.py::test_a_malformed_call_for_the_client_is_text_once"),
     Bug("SessionTable._find", "entry.owner != owner", "False", "service/test_owners.py::test_a_key_is_its_owners"),
     Bug("SessionTable.list_owned", "entry.owner == owner and entry.session.lost is None", "entry.session.lost is None", "service/test_with_pool.py::test_a_client_that_restarts_finds_its_sessions_and_their_files"),
     Bug("OwnerBudget.fits", "self._unused_reserve - max(0, self._reserved.get(owner, 0) - self._by_owner.get(owner, 0))", "0", "service/test_owner_budget.py::test_who_has_less_than_its_share_finds_the_rest_of_it"),

@@ -9,7 +9,7 @@ generation or tool call immediately, including the sandbox's child; the record k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +50,7 @@ class RecordingEngine:
         name: str,
         choice: int = 0,
         parser: StreamParser | None,
+        functions: Sequence[Mapping[str, Any]] = (),
         stops: Sequence[str] = (),
         is_streamed: bool = False,
         scores_prompt: bool = False,
@@ -60,6 +61,7 @@ class RecordingEngine:
             name: the unique id of the request in the engine.
             choice: the number of the choice, in its parts.
             parser: None for a completion, whose text has no special parts.
+            functions: of the client, which makes the calls itself.
             stops: the stop sequences.
             is_streamed: emit the parts as they are generated.
             scores_prompt: return the log-probs of the prompt.
@@ -74,6 +76,9 @@ class RecordingEngine:
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
         self._scores_prompt, self._parser, self._stops = scores_prompt, parser, tuple(stops)
+        self._functions = functions
+        self.calls: tuple[ToolCall, ...] = ()
+        """The calls of the latest turn for the client; none if one of them is malformed: then all stay text."""
         self._records_tokens = bool(stops) or is_streamed
         """Tokens are parsed as they are generated."""
         self._truncate_at: int | None = None
@@ -128,7 +133,7 @@ class RecordingEngine:
         """Tokens of the present turn so far."""
         self._read = 0
         """The number of parsed tokens."""
-        self._truncate_at = None
+        self._truncate_at, self.calls = None, ()
         self._text = TurnText(self.chat.decode, self.chat.text.of_token)
         self._stop_filter = StopSequences(self._stops)
 
@@ -180,8 +185,12 @@ class RecordingEngine:
         if self._stop_filter.found and self._truncate_at is None:
             self._truncate_at = len(self._received)
         self._emit_text(self._stop_filter.rest())
+        if self._functions and generation.finish is StopReason.stop and self._truncate_at is None:
+            self.calls = self.chat.calls(self.chat.turn_text(generation.ids), self._functions)
+        are_text = any(call.malformed is not None for call in self.calls)
+        self.calls = () if are_text else self.calls
         if self._parser is not None:
-            for kind, text in self._parser.end_turn():
+            for kind, text in self._parser.end_turn(with_calls=are_text):
                 self.emit(TextPart(self.choice, kind, text))
         if self.cached_tokens is None:
             self.cached_tokens = generation.cached_tokens

@@ -17,18 +17,18 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rocstar.engine.gateway.graph import MessageGraph, TurnPrompt
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request, SampledTurn
 from rocstar.engine.gateway.recording_engine import RecordingEngine
 from rocstar.engine.gateway.stream_parser import StreamParser
-from rocstar.engine.gateway.stream_parts import Part, TextPart, join_texts
+from rocstar.engine.gateway.stream_parts import Part, join_texts
 from rocstar.engine.inference.base import Generation, InferenceError, StopReason
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT, Agent
 from rocstar.engine.seeds import stream_of
-from rocstar.engine.types import FinishReason, TrajectoryKey
+from rocstar.engine.types import FinishReason, ToolCall, TrajectoryKey
 from rocstar.engine.waits import waiting
 from rocstar.sandbox.http.errors import RequestError
 
@@ -169,6 +169,7 @@ class AgentSession:
             parts.append,
             name=self._row_name(number),
             parser=None if request.prompt_ids is not None else StreamParser(chat.form if request.functions else None),
+            functions=request.functions,
             stops=request.stops,
         )
         recorder.listen()
@@ -197,7 +198,7 @@ class AgentSession:
         is_cut = generation.finish is StopReason.length and not recorder.stopped_by
         is_limit = is_cut and len(generation.ids) >= max_new_tokens
         self.finish = FinishReason.max_tokens if is_limit else None
-        message = self._message(request, generation, parts)
+        message = self._message(parts, recorder.calls)
         self._rows[number] = self.graph.add(prompt, generation, message)
         self._streams.append(stream)
         finish = "length" if is_cut else "tool_calls" if message.calls else "stop"
@@ -244,28 +245,17 @@ class AgentSession:
         none = Generation(ids=(), logprobs=(), version_spans=(), finish=StopReason.stop, cached_tokens=0)
         return self._turn(request, Message(role="assistant", text=CLOSING_TEXT), "stop", prompt, none)
 
-    def _message(self, request: Request, generation: Generation, parts: list[Part]) -> Message:
-        """The assistant's message. Calls that are not well-formed stay text."""
-        chat, texts = self.agent.chat, join_texts(parts, 0)
-        content, reasoning = texts["content"], texts["reasoning_content"]
-        if not request.functions or generation.finish is not StopReason.stop:
-            return Message(role="assistant", text=content, reasoning=reasoning)
-        written = chat.turn_text(generation.ids)
-        calls = chat.calls(written, request.functions)
-        if any(call.malformed is not None for call in calls):
-            parser = StreamParser(None)
-            parser.begin_turn(chat.boundaries.opening)
-            texts = join_texts([TextPart(0, *part) for part in (*parser.add(written), *parser.end_turn())], 0)
-            return Message(role="assistant", text=texts["content"], reasoning=texts["reasoning_content"])
-        made = tuple(
+    def _message(self, parts: list[Part], made: Sequence[ToolCall]) -> Message:
+        texts = join_texts(parts, 0)
+        calls = tuple(
             FunctionCall(
                 id=f"call_{self._id}_{len(self.graph.nodes)}_{k}",
                 name=call.name or "",
                 arguments=json.dumps(dict(call.arguments or {})),
             )
-            for k, call in enumerate(calls)
+            for k, call in enumerate(made)
         )
-        return Message(role="assistant", text=content, reasoning=reasoning, calls=made)
+        return Message(role="assistant", text=texts["content"], reasoning=texts["reasoning_content"], calls=calls)
 
     def _turn(
         self,

@@ -162,11 +162,12 @@ class StreamParser:
                 self._held, self._buffer = self._buffer, ""
                 return
 
-    def end_turn(self) -> Iterator[tuple[Kind, str]]:
-        """Yield the text held back, without calls."""
+    def end_turn(self, *, with_calls: bool = False) -> Iterator[tuple[Kind, str]]:
+        """Yield the text held back, without calls unless `with_calls`."""
         if self._held is not None and self._form is not None:
             form = replace(self._form, opens_thought=False)
-            self._buffer, self._held = without_tool_calls(self._held, form), None
+            self._buffer = self._held if with_calls else without_tool_calls(self._held, form)
+            self._held = None
         while self._buffer:  # no tag can be open any more, and a call's tag that is left is a mention
             at, tag = _find_first(self._buffer, self._thought_tags())
             yield from self._emit_text(self._buffer if at < 0 else self._buffer[:at])

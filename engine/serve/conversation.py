@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.engine.chat.toolcalls import tool_call_spans
 from rocstar.engine.gateway.recording_engine import RecordingEngine
 from rocstar.engine.gateway.session import conversation_error
 from rocstar.engine.gateway.stream_parser import StreamParser
-from rocstar.engine.gateway.stream_parts import Part, TextPart, ToolResultPart, merge_parts
+from rocstar.engine.gateway.stream_parts import Part, ToolResultPart, merge_parts
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.tools.box import ToolBox, Tools
 from rocstar.engine.tools.results import cut_middle
@@ -104,7 +103,6 @@ class ServedConversation:
         self.order, self._agent, self._queue_timeout_s = order, agent, queue_timeout_s
         self.trajectories: list[Trajectory] = []
         self.ended = asyncio.Event()
-        self._has_client_calls = order.served_model == "raw" and bool(order.functions)
         self.choices = [
             RecordingEngine(
                 agent.inference,
@@ -113,6 +111,7 @@ class ServedConversation:
                 name=f"{order.id}/{k}",
                 choice=k,
                 parser=order.make_parser(agent.chat),
+                functions=order.functions or (),
                 stops=order.stops,
                 is_streamed=order.is_streamed,
                 scores_prompt=order.scores_prompt and k == 0,
@@ -169,7 +168,7 @@ class ServedConversation:
             return "stop"
         if trajectory.finish_reason is not FinishReason.answered:
             return "length"
-        return "tool_calls" if self._has_client_calls and _is_calling(trajectory) else "stop"
+        return "tool_calls" if self.choices[choice].calls else "stop"
 
     def usage(self) -> dict[str, Any]:
         """Tokens by who wrote them: sums over the records' segments; the prompt is counted once."""
@@ -194,8 +193,8 @@ class ServedConversation:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._roll_out(k)) for k in range(self.order.num_choices)]
             self.trajectories = [one.result() for one in running]
-            for k, trajectory in enumerate(self.trajectories):
-                self._emit_calls(k, trajectory)
+            for choice in self.choices:
+                choice.call_begins(choice.calls)
         finally:
             self.ended.set()
             self._wake()
@@ -225,18 +224,6 @@ class ServedConversation:
         self._queue_timeouts.add(choice)
         self.choices[choice].stop()
 
-    def _emit_calls(self, choice: int, trajectory: Trajectory) -> None:
-        """Emit the calls of the last turn for the client to make, if the client gave tools. Malformed calls
-        stay text."""
-        if not self._has_client_calls or not trajectory.turns:
-            return
-        turn, recorder = trajectory.turns[-1], self.choices[choice]
-        if _is_calling(trajectory):
-            recorder.call_begins(turn.calls)
-        elif turn.calls:
-            (start, _), *_ = tool_call_spans(turn.text, turn.form)
-            self._emit(TextPart(choice, "content", turn.text[start:]))
-
     def _emit(self, part: Part) -> None:
         if self.ended.is_set():
             return
@@ -246,14 +233,6 @@ class ServedConversation:
     def _wake(self) -> None:
         if self._new_parts is not None and not self._new_parts.done():
             self._new_parts.set_result(None)
-
-
-def _is_calling(trajectory: Trajectory) -> bool:
-    """Return True if the last turn ends in calls that are all well-formed."""
-    if trajectory.finish_reason is not FinishReason.answered or not trajectory.turns:
-        return False
-    calls = trajectory.turns[-1].calls
-    return bool(calls) and all(call.malformed is None for call in calls)
 
 
 class RecordingTools:

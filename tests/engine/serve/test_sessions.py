@@ -11,7 +11,7 @@ from rocstar.engine.serve.served_sessions import IDLE_S, ServedSession, ServedSe
 from rocstar.sandbox.http.guard import Owner, Owners
 from tests.fakes.scripted_policy import Reply, logprob_of
 
-from .conftest import QUESTION, TOKENIZER, Serving, call, make_agent, opened, ready_tool, scripted
+from .conftest import QUESTION, TOKENIZER, Serving, call, make_agent, of_stream, opened, ready_tool, scripted
 from .test_kept import outcomes, records
 
 TOOL = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}
@@ -165,3 +165,14 @@ async def test_fields_without_an_effect_are_noted_and_recorded(serving: Serving,
         assert len(client.notes) == 1 and "sends thinking, which nothing here reads" in client.notes[0]
     (record,) = records(tmp_path / "served")
     assert record["task"]["meta"]["ignored"] == {"thinking": 2}
+
+
+@pytest.mark.parametrize(
+    "written", ['Hi <tool_call>{"name": "calc", "argu', "Hi <tool_call>[]</tool_call> and " + call("1")]
+)
+async def test_a_malformed_call_for_the_client_is_text_once(serving: Serving, written: str) -> None:
+    async with serving(scripted([written])) as client:
+        fields = {"model": "rocstar-raw", "tools": [TOOL]}
+        message = (await client.chat(**fields))["choices"][0]["message"]
+        assert message == {"role": "assistant", "content": written}
+        assert of_stream(await client.stream(**fields))["content"] == written
