@@ -23,6 +23,7 @@ RUN_BY_TESTS = {
     "own-data.md",
     "own-engine.md",
     "own-environment.md",
+    "own-loop.md",
     "own-reward.md",
     "own-tool.md",
     "production.md",

@@ -7,8 +7,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rocstar.engine.record.reading import read_folder
 from rocstar.train import load_recipe, train
 
@@ -27,8 +25,7 @@ def own_loop() -> Any:
     return module.loop
 
 
-@pytest.fixture(scope="module")
-def recipe(workshop: Any) -> Path:
+def one_stage(workshop: Any) -> Path:
     """The coin toss with its first stage alone."""
     first, _, rest = workshop.recipe.read_text().partition('[[stages]]\nname = "two"')
     path: Path = workshop.directory / "one_stage.toml"
@@ -53,7 +50,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_loop_of_ones_own_has_the_bits_of_the_built_in_loop(recipe: Path, tmp_path: Path) -> None:
+def test_a_loop_of_ones_own_has_the_bits_of_the_built_in_loop(workshop: Any, tmp_path: Path) -> None:
+    recipe = one_stage(workshop)
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 60
     expected, loop = run(recipe, tmp_path / "built_in", STEPS), own_loop()
     found = run(recipe, tmp_path / "own", STEPS, loop=loop)

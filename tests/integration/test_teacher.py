@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.fakes.teacher import Answer, calls, chat_endpoint
 
+from ..patience import PATIENCE_S
 from .conftest import TOOL
 
 Rows = Callable[..., list[dict[str, Any]]]
@@ -33,7 +34,7 @@ def teacher(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     done = asyncio.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    ready.wait(60)
+    ready.wait(PATIENCE_S)
     try:
         yield addresses[0], requests
     finally:
