@@ -55,7 +55,7 @@ class EnvironmentEpisode:
         return None
 
     async def close(self) -> None:
-        """Release what the episode holds. Called once, also after a failure."""
+        """Release the resources of the episode. Called once, also after a failure."""
 
 
 class Environment(ABC):

@@ -33,7 +33,7 @@ class McpServer:
             return asker.submit(asyncio.run, self._listed()).result()
 
     async def _listed(self) -> list[McpTool]:
-        connection = Connection(self)
+        connection = McpConnection(self)
         try:
             async with asyncio.timeout(self.timeout_s):
                 await connection.open()
@@ -46,7 +46,7 @@ class McpServer:
             await connection.close()
 
 
-class Connection:
+class McpConnection:
     """One connection, kept by a task: the package's scopes end in the task that began them."""
 
     client: Client
@@ -88,11 +88,11 @@ class McpTool(Tool):
         self.name, self.description, self.parameters = listed.name, listed.description or "", listed.input_schema
         self.timeout_s, self.shared, self._server = server.timeout_s, f"mcp {id(server)}", server
 
-    async def open(self, context: ToolContext) -> Connection:
-        connection = Connection(self._server)
+    async def open(self, context: ToolContext) -> McpConnection:
+        connection = McpConnection(self._server)
         try:
             await connection.open()
-        except BaseException:  # cancelled, too: nobody else has it
+        except BaseException:  # cancelled, too: the session is not opened
             await connection.close()
             raise
         return connection
@@ -110,7 +110,7 @@ class McpTool(Tool):
             raise ToolError(text)
         return ToolOutput(text)
 
-    async def close(self, session: Connection) -> None:
+    async def close(self, session: McpConnection) -> None:
         await session.close()
 
 

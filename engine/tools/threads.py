@@ -22,7 +22,7 @@ class Threads:
         self._name, self._slots = name, asyncio.Semaphore(MAX_CALLS)
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the function's value, or raise what it raises, SystemExit too."""
+        """Return the function's value, or raise its exception, SystemExit too."""
         await self._slots.acquire()
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()

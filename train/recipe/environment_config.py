@@ -22,7 +22,7 @@ class EnvironmentConfig(Section):
     Stages without data of their own take the tasks of all environments, mixed by weight.
     """
 
-    kind: str = Field(
+    kind: Expert[str] = Field(
         description="'module:Class' (of TRL's environment_factory protocol; beside the recipe or on sys.path), "
         "openenv, verifiers, textarena, or reasoning_gym (the recipe's tools and reward)"
     )
@@ -81,7 +81,7 @@ class EnvironmentConfig(Section):
 
 
 def check_environments(environments: Sequence[EnvironmentConfig], sources: Sequence[DataConfig | None]) -> None:
-    """Check names of environments, and those that sources of tasks refer to. ValueError says what is wrong."""
+    """Check names of environments, and those that sources of tasks refer to. ValueError names the first mistake."""
     names = [environment.label for environment in environments]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"two environments are called {twice[0]!r}; give one another name: name = '...'")

@@ -151,7 +151,7 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"tool": {"kind": "jupiter"}}, "tools.0.kind: tool 'jupiter' is not known; did you mean 'jupyter'?"),
         ({"tools": ["jupiter"]}, "did you mean 'jupyter'?"),
         ({"tools": []}, "tools"),
-        ({"tools": [{"kind": "m:not a name"}]}, "choose from python, jupyter, module:Class"),
+        ({"tools": [{"kind": "m:not a name"}]}, "choose from python, jupyter, mcp, module:Class"),
         ({"tools": [{"kind": "python", "args": {"wall_s": 1}}]}, "takes its settings from [tool]"),
         ({"tools": [{"kind": "python", "arg": {}}]}, "did you mean 'tools.0.args'?"),
         ({"tools": ["python", "python"]}, "tools lists 'python' twice"),

@@ -70,7 +70,7 @@ class MethodsEpisode(EnvironmentEpisode):
     random_state: tuple[Any, ...] | None = None
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Return what the method returns, or raise what it raises."""
+        """Return the method's value, or raise its exception."""
         method, before, self.is_busy = getattr(self.instance, name), self.is_busy, True
         try:
             if inspect.iscoroutinefunction(method):

@@ -83,7 +83,7 @@ class Verifiers(Environment):
 
 
 def _apply(delta: Mapping[str, Any], traces: dict[str, dict[str, Any]]) -> None:
-    """Add a part of a trace to those that the server told."""
+    """Add a part of a trace to those that the server has sent."""
     name = delta["trace"]
     if delta.get("discard"):
         traces.pop(name, None)

@@ -7,6 +7,7 @@ The frames are those of verifiers 0.4.0, a taskset of sums with its `null` agent
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.types import Failed, Scored, Task, Trajectory, TrajectoryKey
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.serving.harness import open_harness
+from rocstar.train.serving.harness import open_environments
 from rocstar.train.tasks.environments.kinds import environment_judge, environments_of, places_of
 from tests import needs
 from tests.fakes.agents import FakeJudge, make_agent, python_tools
@@ -89,7 +90,8 @@ async def attempt(fake: FakeServer, **limits: Any) -> Trajectory:
     plain = make_agent(["It is 3."], tools=tools, judge=judge, environments=places_of(recipe, tools), **limits)
     meta = {"environment": "verifiers", "row": {"name": "s2", "prompt": "2+1?", "answer": "3"}}
     key = TrajectoryKey(seed=0, step=0, task_id="t", sibling=0)
-    async with open_harness(plain, recipe.agent, None, log=None, max_context=None) as agent:
+    async with open_environments(plain.environments, max_context=None) as places:
+        agent = replace(plain, environments=places)
         return await run_trajectory(agent, Task(id="t", source="s", question="", answer="", meta=meta), key)
 
 
