@@ -29,7 +29,7 @@ OUTSIDE = {
 IMPURE = {"asyncio", "datetime", "io", "logging", "os", "pathlib", "shutil", "socket", "subprocess", "time"}
 """Standard modules that the pure folders of train must not touch: no I/O, no clock."""
 
-MOST = {"train": (22, 95, 12), "engine": (20, 49, 7), "sandbox": (16, 53, 7)}
+MOST = {"train": (22, 95, 12), "engine": (20, 50, 7), "sandbox": (16, 53, 7)}
 """Rooms, arrows and floors that a reader can keep in mind; the sandbox's `http` is for every server."""
 
 

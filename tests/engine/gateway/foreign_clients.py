@@ -35,11 +35,12 @@ from rocstar.sandbox.http.errors import RequestError
 from tests.engine.gateway.fuzzed_clients import LoggedPolicy, check_columns, make_agent
 from tests.fakes.scripted_policy import ByteTokenizer
 from tests.fakes.scripted_policy import Request as PolicyRequest
+from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).resolve().parent
 RECORDINGS = HERE / "recordings"
 MODEL = "rocstar-raw"
-DEADLINE_S = 180.0
+DEADLINE_S = PATIENCE_S
 MAX_CHARS = 120
 """Characters of a text in a recording."""
 

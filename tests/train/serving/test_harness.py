@@ -19,6 +19,7 @@ from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.harness import check_agent
 from rocstar.train.tasks.own_reward import AgentReward
 from rocstar.train.tasks.verify import extract_answer, num_answers
+from tests.patience import PATIENCE_S
 
 TASK = Task(id="t", source="s", question="q", answer="4")
 
@@ -69,7 +70,7 @@ def test_a_start_refuses_an_agent_that_is_not_there(fields: dict[str, Any], word
 
 def test_the_example_is_a_recipe_with_data(tmp_path: Path) -> None:
     example = shutil.copytree(EXAMPLE, tmp_path / "example")
-    subprocess.run([sys.executable, "make_data.py"], cwd=example, check=True, timeout=60)
+    subprocess.run([sys.executable, "make_data.py"], cwd=example, check=True, timeout=PATIENCE_S)
     recipe = load_recipe(example / "recipe.toml")
     assert recipe.agent.command == ["python", str(example / "agent.py")]
     assert all(row["tools"] for row in read_conversations(Path(recipe.sft.data)))

@@ -14,6 +14,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.tasks.environments.kinds import environments_of
+from tests.patience import PATIENCE_S
 from tests.train.tasks.environments.attempts import attempt, call
 
 FRAMES = json.loads(Path(__file__).with_name("openenv_frames.json").read_text())
@@ -84,7 +85,7 @@ async def test_steps_are_sent_and_rewards_added(serve: Any) -> None:
     ]
     assert [result.status for result in t.results] == ["ok", "bad_arguments", "ok"]
     assert fake.seen == [sent for sent, _ in PLAYED]
-    await asyncio.wait_for(fake.closed.wait(), 30)
+    await asyncio.wait_for(fake.closed.wait(), PATIENCE_S)
 
 
 async def test_an_action_that_the_server_finds_invalid_is_an_error_to_read(serve: Any) -> None:
