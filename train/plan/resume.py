@@ -30,9 +30,9 @@ _REASONS = {
     "is part of what the policy reads": "model.template model.task_prompt model.thinking model.date tools.* tool.text "
     "tool.max_output_tokens tool.max_parallel_calls environments.*",
     "is behind the run: the weights have learned it": "sft.*",
-    "is how the policy was evaluated so far; the two ends of a curve would not compare": "agent.* reward.kind reward.args* "
-    "reward.mode eval.*.set eval.*.name eval.*.data* eval.*.limit eval.*.samples_per_task eval.*.temperature "
-    "eval.*.max_response_tokens eval.*.max_turns",
+    "is how the policy was evaluated so far; the two ends of a curve would not compare": "agent.* reward.kind "
+    "reward.args* reward.mode eval.*.set eval.*.name eval.*.data* eval.*.limit eval.*.samples_per_task "
+    "eval.*.temperature eval.*.max_response_tokens eval.*.max_turns",
     "rounds the policy's log-probs, which are compared with those on record": "model.dtype model.head_dtype",
     "orders the tasks and keys all noise": "run.seed",
     "is part of what is executed and judged": "model.thoughts",

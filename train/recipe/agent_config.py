@@ -26,7 +26,7 @@ class AgentConfig(Section):
         "reads the task in ROCSTAR_TASK and the model's address in OPENAI_BASE_URL or ANTHROPIC_BASE_URL",
     )
     args: Expert[dict[str, Any]] = Field({}, description="keyword arguments of the function")
-    reward: Literal["recipe", "program", "both"] = Field(
+    reward: Expert[Literal["recipe", "program", "both"]] = Field(
         "recipe",
         description="recipe: [reward] judges the conversation and the agent's answer; program: the number that the "
         "agent gives; both: their sum",
