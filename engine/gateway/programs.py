@@ -26,7 +26,7 @@ from rocstar.engine.inference import guard
 from rocstar.engine.rollout.rollout import AgentFailure
 from rocstar.engine.types import Given, Task
 
-MAX_OUTPUT_BYTES = 64 << 10
+MAX_OUTPUT_BYTES, MAX_LOG_BYTES = 64 << 10, 64 << 20
 MAX_RESULT_BYTES = 1 << 20
 STOP_S = 15.0
 """The time the guard has to end the tree; past it the guard and the tree are killed."""
@@ -97,8 +97,6 @@ async def _run(command: Sequence[str], env: dict[str, str], cwd: Path, output: b
     try:
         _, reader = await asyncio.shield(starting)
         await read_to_end(reader)
-    except OSError as error:
-        raise AgentFailure("agent_exit", f"{command[0]!r} cannot be started: {error.strerror}") from None
     finally:
         process, reader = await starting
         assert process.stdin is not None
@@ -118,9 +116,13 @@ async def _start(
     command: Sequence[str], env: dict[str, str], cwd: Path
 ) -> tuple[subprocess.Popen[bytes], asyncio.StreamReader]:
     """Start a process in a thread: create_subprocess_exec stops the loop of a process with a model for 0.1 s."""
-    process: subprocess.Popen[bytes] = await asyncio.to_thread(
-        subprocess.Popen, command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=env, cwd=cwd, start_new_session=True
-    )
+    try:  # a task of more than 128 KiB fits into no variable
+        process: subprocess.Popen[bytes] = await asyncio.to_thread(
+            subprocess.Popen, command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=env, cwd=cwd, start_new_session=True
+        )
+    except OSError as error:
+        size = len(env["ROCSTAR_TASK"])
+        raise AgentFailure("agent_exit", f"not started with a task of {size} characters: {error.strerror}") from None
     reader, loop = asyncio.StreamReader(limit=MAX_OUTPUT_BYTES), asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
     return process, reader
@@ -137,9 +139,11 @@ def _environment(task: Task, client: AgentClient, result: Path) -> dict[str, str
 
 
 def _append(log: Path, text: bytes) -> None:
+    """Append to the log; a log of MAX_LOG_BYTES takes no more."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        file.write(text)
+        if file.tell() < MAX_LOG_BYTES:
+            file.write(text)
 
 
 def _result(path: Path) -> Given:

@@ -21,7 +21,7 @@ MAX_JSON_CHARS = 1 << 20
 _FAILED = re.compile(
     r"\A(?:call id: .*\n)?\s*(?:\w*(?:error|exception)\s*[:\n]|an error occurred while running|\{'error':)"
     r"|<returncode>\s*(?!0\s*<)-?\d+\s*</returncode>"
-    r"|^\s*(?:command )?(?:exited with code|exit code:?)\s+(?!0\s*$)-?\d+\s*$"
+    r"|^[ \t]*(?:command )?(?:exited with code|exit code:?)[ \t]+(?!0\s*$)-?\d+[ \t\r]*$"
     r"|^Traceback \(most recent call last\):",
     re.IGNORECASE | re.MULTILINE,
 )

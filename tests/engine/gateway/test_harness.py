@@ -22,7 +22,7 @@ from rocstar.engine.gateway.programs import MAX_OUTPUT_BYTES, AgentClient, run_p
 from rocstar.engine.gateway.session import Sessions
 from rocstar.engine.gateway.tool_errors import is_error_text
 from rocstar.engine.inference.base import InferenceError
-from rocstar.engine.rollout.rollout import Agent, run_trajectory
+from rocstar.engine.rollout.rollout import Agent, AgentFailure, run_trajectory
 from rocstar.engine.types import Failed, FinishReason, Given, Scored, Task, Trajectory
 from rocstar.engine.waits import WaitBoard
 from tests.engine.serve.conftest import call
@@ -193,6 +193,19 @@ async def test_a_program_that_fails_is_told_apart_from_a_wrong_answer(source: st
     assert isinstance(outcome, Failed) and outcome.kind in ("agent_exit", "agent_result") and words in outcome.detail
 
 
+async def test_a_task_that_fits_into_no_variable_fails_its_attempt() -> None:
+    with pytest.raises(AgentFailure, match=r"not started with a task of 2000.. characters: Argument list too long"):
+        await run("pass", task=replace(TASK, question="x" * 200_000))
+
+
+async def test_a_log_takes_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocstar.engine.gateway.programs.MAX_LOG_BYTES", 100)
+    log = tmp_path / "agent.log"
+    for _ in range(3):
+        await run("print('x' * 120)", log)
+    assert 100 < log.stat().st_size < 200
+
+
 async def test_the_end_of_the_output_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "agent.log"
     await run(f"print('x' * {2 * MAX_OUTPUT_BYTES} + 'end')", log)
@@ -261,6 +274,8 @@ async def test_the_example_is_an_agent() -> None:
         ("Errors: 0", False),
         ("[" * 100_000, False),
         ('{"a":' * 100_000, False),
+        ("\n" * 300_000, False),  # half an hour if each line searches all blank lines behind it
+        (" \t" * 300_000, False),
     ],
 )
 def test_conventions_of_errors(text: str, is_error: bool) -> None:
