@@ -45,20 +45,18 @@ class OpenEnv(Environment):
         if reward not in ("sum", "last"):
             raise ConfigError(f"args.reward = {reward!r} is neither 'sum' nor 'last'")
         self._url, self._rule = url.rstrip("/"), reward
-        action = self._ask("/schema")["action"]
+        schema = self._ask("/schema")
         listed = self._ask("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
         self._is_mcp = "result" in listed
-        if self._is_mcp:
-            shown = [(one["name"], one["description"], one["inputSchema"]) for one in listed["result"]["tools"]]
-        else:
-            fields = {name: field for name, field in action.get("properties", {}).items() if name != "metadata"}
-            shown = [("step", action.get("description", ""), {**action, "properties": fields})]
-        self.functions = []
-        for name, description, parameters in shown:
-            if problem := check_parameters(parameters):
-                raise ConfigError(f"args.url = {url!r}: the tool {name!r}: {problem}")
-            function = {"name": name, "description": description or "", "parameters": parameters}
-            self.functions.append({"type": "function", "function": function})
+        try:
+            functions = _mcp_functions(listed) if self._is_mcp else [_step_function(schema["action"])]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"args.url = {url!r}: its actions have not OpenEnv's form: {error!r:.200}") from None
+        for one in functions:
+            problem = check_parameters(one["parameters"])
+            if problem or not isinstance(one["name"], str) or not isinstance(one["description"], str):
+                raise ConfigError(f"args.url = {url!r}: the tool {one['name']!r:.80}: {problem or 'it has no texts'}")
+        self.functions = [{"type": "function", "function": one} for one in functions]
 
     def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the JSON that the server answers. ConfigError if it does not answer."""
@@ -66,8 +64,11 @@ class OpenEnv(Environment):
         try:
             request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=ASK_S) as answer:
-                return json.load(answer)
-        except (OSError, ValueError) as error:
+                text = answer.read(MAX_FRAME_BYTES + 1)
+            if len(text) > MAX_FRAME_BYTES or not isinstance(value := json.loads(text), dict):
+                raise ValueError(f"it is no JSON object of at most {MAX_FRAME_BYTES} bytes")
+            return value
+        except (OSError, ValueError, RecursionError) as error:
             if body is not None and isinstance(error, urllib.error.HTTPError):
                 return {}  # a server without MCP
             raise ConfigError(
@@ -182,6 +183,22 @@ class OpenEnvTool(Tool):
         if isinstance(result, Mapping) and "content" in result:
             return ToolOutput("\n".join(part["text"] for part in result["content"] if part["type"] == "text"))
         return ToolOutput(_text(seen if result is None else result))
+
+
+def _mcp_functions(listed: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"name": one["name"], "description": one.get("description") or "", "parameters": one["inputSchema"]}
+        for one in listed["result"]["tools"]
+    ]
+
+
+def _step_function(action: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: field for name, field in action.get("properties", {}).items() if name != "metadata"}
+    return {
+        "name": "step",
+        "description": action.get("description") or "",
+        "parameters": {**action, "properties": fields},
+    }
 
 
 def _text(observation: Any) -> str:

@@ -162,3 +162,25 @@ def test_a_server_that_cannot_be_used_is_refused(args: dict[str, Any], words: st
         environments_of(load_recipe({"environments": [{"kind": "openenv", "args": args}]}))
     assert str(refused.value).startswith("environments.0.kind = 'openenv': ") and words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "listed", "words"),
+    [
+        ([], {}, "/schema is not answered (it is no JSON object"),
+        ({}, {}, "its actions have not OpenEnv's form: KeyError('action')"),
+        ({"action": 3}, {}, "its actions have not OpenEnv's form"),
+        ({"action": {"type": "array"}}, {}, "the tool 'step': it is no JSON schema of an object"),
+        ({"action": {"type": "object", "description": [1]}}, {}, "the tool 'step': it is no JSON schema"),
+        ({"action": {}}, {"result": {"tools": {"name": 1}}}, "its actions have not OpenEnv's form"),
+        ({"action": {}}, {"result": {"tools": [{"name": 1, "inputSchema": {"type": "object"}}]}}, "it has no texts"),
+        ({"action": {}}, {"result": None}, "its actions have not OpenEnv's form"),
+    ],
+)
+async def test_the_description_of_a_server_is_checked(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, schema: Any, listed: Any, words: str
+) -> None:
+    monkeypatch.setitem(FRAMES, "hostile", {"/schema": schema, "/mcp": listed})
+    with pytest.raises(ConfigError) as refused:
+        await serve("hostile", [])
+    assert words in str(refused.value) and "\n" not in str(refused.value)
