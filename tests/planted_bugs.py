@@ -103,7 +103,7 @@ BUGS = [
     Bug("EnvironmentPlace.limits", "min(self.max_turns or turns, turns)", "turns", "environments/test_methods.py::test_the_last_turns_call_counts"),
     Bug("MethodsEpisode.close", "not self.is_busy", "True", "environments/test_methods.py::test_a_call_that_hangs_keeps_its_instance"),
     Bug("OpenEnvEpisode.reward", "self.is_waiting", "False", "environments/test_openenv.py::test_an_error_of_the_server_is_no_reward"),
-    Bug("Verifiers._solve", "socket.send_multipart([b'cancel', b'cancel', cancel])", "pass", "environments/test_verifiers.py::test_a_run_that_takes_too_long_is_cancelled_there"),
+    Bug("Verifiers._attempt", "socket.send_multipart([b'cancel', b'cancel', cancel])", "pass", "environments/test_verifiers.py::test_a_run_that_takes_too_long_is_cancelled_there"),
     Bug("_Opened._session", "tool.shared or tool.name", "tool.name", "tasks/test_mcp_tools.py::test_a_trajectory_has_a_connection_of_its_own"),
     Bug("mixed_by_weight", 'f"{task.id}-r{round_}"', "task.id", "environments/test_recipe.py::test_the_tasks_of_environments_are_mixed_by_weight"),
     Bug("ExportedResponses.ask", "len(text) > self._room", "False", "view/test_export_page.py::test_what_has_no_room_is_left_out_and_counted"),

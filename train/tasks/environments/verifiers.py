@@ -57,7 +57,13 @@ class Verifiers(Environment):
         raise AssertionError("its server runs the agent")
 
     async def _solve(self, task: Task, client: AgentClient) -> Given:
-        """Let the server attempt a task with the policy. AgentFailure if it fails."""
+        """Let the server attempt a task with the policy. AgentFailure if it fails or sends frames of another form."""
+        try:
+            return await self._attempt(task, client)
+        except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise AgentFailure(KIND, f"{self._address} sent a frame of another form: {error!r:.200}") from error
+
+    async def _attempt(self, task: Task, client: AgentClient) -> Given:
         model = {"type": "eval", "base_url": f"{client.url}/sessions/{client.api_key}/v1", "api_key_var": KEY_VARIABLE}
         run = {"task_data": task.meta["row"], "client": model, "model": client.model, "sampling": {}}
         name = secrets.token_hex(16)

@@ -24,6 +24,7 @@ from rocstar.train.serving.harness import open_environments
 from rocstar.train.tasks.environments.kinds import environment_judge, environments_of, places_of
 from tests import needs
 from tests.fakes.agents import FakeJudge, make_agent, python_tools
+from tests.patience import PATIENCE_S
 
 if find_spec("zmq") is None:
     pytest.skip(needs.package("zmq").reason, allow_module_level=True)
@@ -114,6 +115,9 @@ ERRORS = [{"trace": FRAMES["right"][0]["trace"], "errors": [{"type": "ToolError"
         (FRAMES["invalid"], "ValidationError: 1 validation error for SumsData"),
         (UNSCORED, "the server scored nothing: rewards = {}"),
         ([*FRAMES["right"][:-1], *ERRORS, FRAMES["right"][-1]], "ToolError: no disk"),
+        ([{"x": 1}, FRAMES["right"][-1]], "sent a frame of another form: KeyError('trace')"),
+        ([{"trace": "a", "errors": [3]}, FRAMES["right"][-1]], "sent a frame of another form: TypeError"),
+        ([{"trace": "a", "set": {"rewards": {"a": 1}}}, FRAMES["right"][-1]], "sent a frame of another form"),
         ([FRAMES["right"][-1]], "0 traces of a task; environments of one agent are supported"),
     ],
 )
@@ -132,7 +136,7 @@ async def test_a_run_that_takes_too_long_is_cancelled_there(serve: Any) -> None:
     fake = await serve([])
     t = await attempt(fake, timeout_s=0.5)
     assert isinstance(t.outcome, Failed) and t.outcome.kind == "trajectory_timeout"
-    await asyncio.wait_for(fake.cancelled.wait(), 30)
+    await asyncio.wait_for(fake.cancelled.wait(), PATIENCE_S)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nowhere"])
