@@ -406,7 +406,6 @@ BUGS = [
     Bug("top_membership", "equal_N * (room - above_N.sum()) / equal_N.sum()", "equal_N", "analysis/test_statistics.py::test_the_top_fifth_has_a_fifth_and_no_order_gives_a_place"),
     Bug("evaluate_sets._run_with_retries", "roller.roll_out(task, size=1, seed=seed, step=step, first=sibling)", "roller.roll_out(task, size=1, seed=seed + 1, step=step, first=sibling)", "test_evaluate_sets.py::test_what_failed_is_tried_again_under_its_own_noise"),
     Bug("join_assistants", 'message.role == joined[-1].role == "assistant"', "False", "gateway/test_dialects.py::test_items_of_responses_become_messages"),
-    Bug("loop.record", "run.step += 1", "pass", "integration/test_own_loop.py"),
     Bug("unit_behind", 'unit.strip("^23") in _PRODUCTS', "False", "test_notation.py::test_what_only_looks_like_the_truth_is_refused"),
     Bug("varlen_attention.attend", "max(2, longest[0])", "longest[0]", "test_varlen_attention.py::test_one_query_per_sequence_takes_the_same_kernel"),
     Bug("varlen_attention.takes", "torch.version.hip is None", "True", "test_varlen_attention.py::test_half_precision_on_an_nvidia_gpu_takes_it"),

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT
@@ -37,6 +37,7 @@ def test_the_ledger_has_every_trajectory_once(groups: list[Group], mode: str, ke
         assert (verdict.penalty_error is None) == (verdict.bucket == "failed")
 
 
+@example(groups=[group("late", [(1.0, 0, 0)] * 8)], wanted=1, timeouts="negative")  # a signal by the late ones alone
 @given(groups=batches, wanted=st.integers(0, 6), timeouts=st.sampled_from(["leave_out", "negative"]))
 def test_what_is_missing_is_what_the_selection_does_not_use(groups: list[Group], wanted: int, timeouts: str) -> None:
     late = Failed(kind=POLICY_TIMEOUT, retryable=False, detail="")

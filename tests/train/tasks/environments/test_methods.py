@@ -129,10 +129,10 @@ async def test_a_call_that_hangs_keeps_its_instance(tmp_path: Path) -> None:
     release, made = threading.Event(), []
     class Guess:
         def __init__(self): made.append(self)
-        def reset(self, hangs: bool, **row): hangs and release.wait(PATIENCE_S)
+        def reset(self, hangs: bool, **row): hangs and release.wait(600)
         def wait(self) -> None:
             "Wait."
-            release.wait(PATIENCE_S)
+            release.wait(600)
         def get_reward(self): return float(len(made))
     """
     (tmp_path / "slow.py").write_text(textwrap.dedent(source))
