@@ -75,7 +75,7 @@ def train(*options: str, recipe: str = "coin.toml") -> list[str]:
     ("options", "words"),
     [
         (["--rl.group_sise=4"], ["rl.group_sise", "unknown key", "did you mean 'rl.group_size'"]),
-        (["--rl.max_turns", "4"], ["'rl.max_turns'", "did you mean 'stages.max_turns'"]),
+        (["--rl.max_turns", "4"], ["'rl.max_turns'", "did you mean", "'stages.max_turns'"]),
         (["--rl.lr", "fast"], ["--rl.lr=fast: rl.lr = 'fast' is not a number"]),
         (["--rl.group_size=1"], ["group_size = 1", "an advantage compares siblings", "set it to 2"]),
         (["--rl.group_size=9"], ["group_size = 9", "rollouts_per_task = 8", "lower group_size"]),

@@ -62,7 +62,7 @@ def nested(depth: int) -> Any:
         ({"picture": object()}, ["line 7", "'picture'", "a object", "write the data without"]),
         ({"deep": nested(32)}, ["'deep'", "more than 32 levels deep"]),
         ({"small": 1, "large": "x" * MAX_META_BYTES}, ["'large' alone 262,146", "at most 262,144", "without it"]),
-        ({"family": "gcd", "entry": {}}, ["'family' and 'entry'", "reasoning-gym", "rename one"]),
+        ({"family": "gcd", "entry": {}}, ["'entry' and 'family'", "reasoning-gym", "rename one"]),
     ],
 )
 def test_what_cannot_go_with_a_task_is_refused(row: dict[str, Any], words: list[str]) -> None:
