@@ -347,7 +347,7 @@ class Trajectory:
     """The result of a foreign agent; None of the built-in turn loop."""
 
     def __post_init__(self) -> None:
-        """Convert sequences to columns. Raise ValueError for an invalid token id, or starts that are none."""
+        """Convert sequences to columns. Raise ValueError for an invalid token id, or invalid starts."""
         prompts = {s.start for s in self.segments if s.origin is Origin.prompt}
         if self.starts != (0,) and not (
             self.starts[0] == 0 and prompts.issuperset(self.starts) and sorted(set(self.starts)) == list(self.starts)

@@ -47,7 +47,8 @@ class ServedSession:
 
 
 class ServedSessions:
-    """Invariant: a session that was opened is closed and kept once; at most MAX_SESSIONS have a key."""
+    """Invariant: a session that was opened is closed and kept once; each owner has at most
+    MAX_SESSIONS with a key."""
 
     def __init__(self, agent: Agent, conversations: ConversationManager, tasks: asyncio.TaskGroup) -> None:
         self._agent, self._conversations, self._tasks = agent, conversations, tasks
@@ -61,8 +62,9 @@ class ServedSessions:
             return served
         if not opens:
             raise RequestError(f"there is no session {key[:40]!r}; a request opens one", status=404, kind="not_found")
-        if len(self._named) >= MAX_SESSIONS:
-            message = f"{len(self._named)} sessions are open; close some by DELETE /sessions/KEY, or ask again later"
+        num_open = sum(one == owner for one, _ in self._named)
+        if num_open >= MAX_SESSIONS:
+            message = f"{num_open} sessions of yours are open; close some by DELETE /sessions/KEY, or ask again later"
             raise RequestError(message, status=429, kind="queue_full")
         self._conversations.check_room(1)
         served = self._named[owner, key] = self.open(self._agent, (owner, key))

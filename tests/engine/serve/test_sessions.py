@@ -82,6 +82,22 @@ async def test_a_session_belongs_to_its_owner() -> None:
         assert len(trace["turns"]) == 1
 
 
+async def test_the_sessions_of_one_owner_leave_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocstar.engine.serve.served_sessions.MAX_SESSIONS", 2)
+    owners = Owners((Owner(name="a", token="a" * 16), Owner(name="b", token="b" * 16)))
+    agent, tool = make_agent(lambda request: "4", ready_tool()), ready_tool()
+    async with opened(agent, tool, owners=owners) as client:
+        for owner, key, status in (
+            ("a", "1", 200),
+            ("a", "2", 200),
+            ("a", "3", 429),
+            ("a", "2", 200),
+            ("b", "1", 200),
+        ):
+            headers = {"Authorization": f"Bearer {owner * 16}"}
+            await client.json(f"/sessions/{key}/v1/chat/completions", ASK, headers=headers, status=status)
+
+
 async def test_a_trace_has_what_a_trainer_needs(serving: Serving) -> None:
     async with serving(lambda request: str(request.turn)) as client:
         answer = await client.json(CHAT, {**ASK, "return_token_ids": True})
