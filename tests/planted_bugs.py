@@ -366,7 +366,7 @@ BUGS = [
     Bug("forbidden_operator", "is_identity = command in FUNCTIONS and letters and of_truth & FUNCTIONS", "is_identity = True", "test_operators.py"),
     Bug("registry.load_tasks_of", "{**task.meta, HIDDEN: True}", "task.meta", "benchmarks/test_choices.py::test_the_canary_is_kept_and_the_questions_are_hidden"),
     Bug("reinforce_pp", "math.fsum(s.num_tokens * s.reward for s in samples) / num_tokens", "math.fsum(s.reward for s in samples) / len(samples)", "algorithm/test_advantages.py"),
-    Bug("sample._candidates", '(listing.rows["step"] == step) & ~listing.rows["hidden"]', 'listing.rows["step"] == step', "test_hidden_sets.py::test_a_report_of_a_run_leaves_hidden_tasks_out"),
+    Bug("trajectory_filter._candidates", '(listing.rows["step"] == step) & ~listing.rows["hidden"]', 'listing.rows["step"] == step', "test_hidden_sets.py::test_a_report_of_a_run_leaves_hidden_tasks_out"),
     Bug("require_own_users", '"uid" in isolation.split("+")', "True", "service/test_serve.py::test_root_does_not_serve_programs_as_root"),
     Bug("choose_siblings", "1.0 / (eps + penalties_N[i].total)", "eps + penalties_N[i].total", "test_roc.py::test_paper_mode_draws_positives_as_successive_weighted_picks"),
     Bug("choose_siblings", "rng.sample(negatives, num_negative)", "negatives[:num_negative]", "test_roc.py::test_negatives_are_drawn_uniformly"),

@@ -1,6 +1,6 @@
 """The composition root: builds a run and hands it to the loop.
 
-    train ─┬─ rank 0: compose/start.py ─┬─ compose/live.py: sandbox, model, engine, agent ─┬─> run_stages
+    train ─┬─ rank 0: compose/start.py ─┬─ open_live: sandbox, model, engine, agent ─┬─> run_stages
            │                          └─ of records: model alone ────────────────────────┘
            └─ other ranks: follow (serving/nodes.py), driven by rank 0's LearnerTeam
 

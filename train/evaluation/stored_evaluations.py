@@ -4,7 +4,6 @@
     RUN/checkpoints/step_N/      the evaluation of the run at that step
     RUN/evaluations/step_N       one of them
     FOLDER/results.json          an evaluation with all its sets
-    FOLDER/summary.json          an evaluation with one set, as `step_N.json` of a run
     FILE.csv, FILE.jsonl         a table of per-question results
 
     set,question,score            a CSV with a header, or JSON Lines with these members
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rocstar.train.evaluation.tables import read_results
 from rocstar.train.recipe.errors import ConfigError
 
 
@@ -57,30 +57,20 @@ class EvaluationLocation:
             known = ", ".join(str(s) for s in sorted(s for s in self.by_step if s is not None)[-8:])
             raise ConfigError(f"{str(self.path)!r} was not evaluated at step {step}; it was at {known}")
         file = self.by_step[step]
-        if file.suffix in SUFFIXES:
-            return StoredEvaluation(path=file, step=step, sets=load_table(file))
-        try:
-            document = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{str(file)!r} is not JSON: {error}") from None
-        if not isinstance(document, dict):
-            raise ConfigError(f"{str(file)!r} is not a JSON object")
-        return StoredEvaluation(path=file, step=step, sets=_sets(document, file))
+        sets = load_table(file) if file.suffix in SUFFIXES else _sets(file)
+        return StoredEvaluation(path=file, step=step, sets=sets)
 
 
 def find_evaluations(path: Path) -> EvaluationLocation:
     """Find the evaluations at a path. ConfigError if there are none."""
-    if not path.exists() and (former := path.with_name(f"{path.name}.json")).is_file():
-        path = former
     if path.is_file():
         if path.suffix not in (*SUFFIXES, ".json"):
             raise ConfigError(f"{str(path)!r} is not an evaluation: a file ends in .json, .csv or .jsonl")
         return EvaluationLocation(path=path, by_step={None: path})
     if not path.exists():
         raise ConfigError(f"{str(path)!r} does not exist. Pass a run, a checkpoint, an evaluation or a table.")
-    for name in ("results.json", "summary.json"):
-        if (path / name).is_file():
-            return EvaluationLocation(path=path, by_step={None: path / name})
+    if (path / "results.json").is_file():
+        return EvaluationLocation(path=path, by_step={None: path / "results.json"})
     whole = path.absolute()
     if whole.parent.name == "checkpoints" and (found := re.fullmatch(r"step_(\d+)", whole.name)):
         step, run = int(found[1]), find_evaluations(whole.parent.parent)
@@ -89,14 +79,12 @@ def find_evaluations(path: Path) -> EvaluationLocation:
         return EvaluationLocation(path=path, by_step={step: run.by_step[step]})
     by_step: dict[int | None, Path] = {}
     for one in (path / "evaluations").glob("step_*"):
-        if name_parts := re.fullmatch(r"step_(\d+)(\.json)?", one.name):
-            file = one if name_parts[2] else one / "results.json"
-            if file.is_file():
-                by_step[int(name_parts[1])] = file
+        if (named := re.fullmatch(r"step_(\d+)", one.name)) and (one / "results.json").is_file():
+            by_step[int(named[1])] = one / "results.json"
     if by_step:
         return EvaluationLocation(path=path, by_step=by_step)
     raise ConfigError(
-        f"{str(path)!r} holds no evaluation: neither results.json nor summary.json nor evaluations/step_N; "
+        f"{str(path)!r} holds no evaluation: neither results.json nor evaluations/step_N; "
         "pass an evaluated run, or the folder of `rocstar eval --out`"
     )
 
@@ -116,42 +104,17 @@ def match_evaluations(
     return a.read(steps[0]), b.read(steps[1])
 
 
-def _sets(document: Mapping[str, Any], file: Path) -> dict[str, Attempted]:
-    place = repr(str(file))
-    if isinstance(sets := document.get("sets"), dict):
-        found = {name: _questions(numbers, f"{place}, set {name!r}") for name, numbers in sets.items()}
-    elif isinstance(correct := document.get("correct"), dict):
-        found = {HELDOUT: _one_set(correct, document.get("k"), place)}
-    else:
-        raise ConfigError(f"{place} is not an evaluation: it has neither `sets` nor `correct`")
-    if empty := [name for name, questions in found.items() if not questions] or ([] if found else ["sets"]):
-        raise ConfigError(f"{place} has no question in {empty[0]!r}")
-    return found
-
-
-def _questions(numbers: object, place: str) -> Attempted:
-    questions = numbers.get("questions") if isinstance(numbers, dict) else None
-    if not isinstance(questions, dict):
-        raise ConfigError(f"{place} has no `questions`")
-    found: Attempted = {}
-    for name, question in questions.items():
-        attempts = question.get("attempts") if isinstance(question, dict) else None
-        if not isinstance(attempts, list):
-            raise ConfigError(f"{place}: question {name!r} has no list of `attempts`")
-        found[name] = tuple(attempt_score(a, f"{place}, question {name!r}") for a in attempts)
-    return found
-
-
-def _one_set(correct: Mapping[str, Any], k: object, place: str) -> Attempted:
-    """Read a summary, which lists scored attempts only. The attempts missing up to `k` Failed."""
-    found: Attempted = {}
-    for name, verdicts in correct.items():
-        if not isinstance(verdicts, list):
-            raise ConfigError(f"{place}: `correct` of question {name!r} is not a list")
-        scores = [attempt_score(verdict, f"{place}, question {name!r}") for verdict in verdicts]
-        asked = k if isinstance(k, int) else 0
-        found[name] = tuple(scores + [None] * (min(asked, 1_000_000) - len(scores)))
-    return found
+def _sets(file: Path) -> dict[str, Attempted]:
+    sets = {name: numbers.questions for name, numbers in read_results(file).sets.items()}
+    if empty := [name for name, questions in sets.items() if not questions] or ([] if sets else ["sets"]):
+        raise ConfigError(f"{str(file)!r} has no question in {empty[0]!r}")
+    return {
+        name: {
+            question: tuple(attempt_score(a, f"{str(file)!r}, question {question!r}") for a in found.attempts)
+            for question, found in questions.items()
+        }
+        for name, questions in sets.items()
+    }
 
 
 Attempted = dict[str, tuple[float | None, ...]]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -158,6 +157,16 @@ class Overlap(msgspec.Struct, kw_only=True):
     interval_clean: Bounds | None = None
 
 
+class QuestionNumbers(msgspec.Struct, kw_only=True):
+    """The attempts at a question, in the order of the siblings."""
+
+    attempts: list[bool | float | None]
+    """True, False or a share; None for a failed one."""
+    truncated: list[bool] = []
+    answers: list[str | None] = []
+    source: str = ""
+
+
 class SetNumbers(msgspec.Struct, kw_only=True):
     """The numbers of a set in results.json."""
 
@@ -186,7 +195,7 @@ class SetNumbers(msgspec.Struct, kw_only=True):
     overall: dict[str, float] = {}
     contamination: Overlap | None = None
     hidden: bool = False
-    questions: dict[str, dict[str, Any]] = {}
+    questions: dict[str, QuestionNumbers] = {}
 
     @property
     def left_out(self) -> Denominator:

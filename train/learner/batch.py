@@ -52,7 +52,7 @@ class MicroBatch:
     """Log-probs under the weights at the batch start; None: these are the present weights, the ratio is 1."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As numpy columns, which scatter_message.py sends unpickled; integers in 4 bytes if they fit."""
+        """As numpy columns, which team.py sends unpickled; integers in 4 bytes if they fit."""
         return _from_columns, tuple(_column(getattr(self, field.name)) for field in fields(self))
 
     @property

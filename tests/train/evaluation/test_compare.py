@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rocstar.train.cli import main
 from rocstar.train.evaluation.compare import compare, compare_paths, format_comparison
-from rocstar.train.evaluation.stored_evaluations import HELDOUT, StoredEvaluation, attempt_score, find_evaluations
+from rocstar.train.evaluation.stored_evaluations import StoredEvaluation, attempt_score, find_evaluations
 from rocstar.train.recipe.errors import ConfigError
 
 Attempts = Mapping[str, Sequence[float | bool | None]]
@@ -22,14 +22,8 @@ B: Attempts = {"q4": [True, True], "q2": [False, True], "q3": [True, True], "q1"
 
 def results(path: Path, **sets: Attempts) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = {n: {"questions": {q: {"attempts": a} for q, a in qs.items()}} for n, qs in sets.items()}
+    found = {n: {"k": 2, "questions": {q: {"attempts": a} for q, a in qs.items()}} for n, qs in sets.items()}
     path.write_text(json.dumps({"v": 1, "sets": found}))
-    return path
-
-
-def summary(path: Path, correct: Attempts, k: int = 2) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"k": k, "correct": correct}))
     return path
 
 
@@ -40,10 +34,7 @@ def stored(**sets: Attempts) -> StoredEvaluation:
     return StoredEvaluation(path=Path("x"), step=None, sets=found)
 
 
-FORMS = (
-    *("csv", "jsonl", "scores", "former run", "run", "checkpoint", "folder", "summary", "file"),
-    *("evaluation of a former run", "evaluation of a run"),
-)
+FORMS = ("csv", "jsonl", "scores", "run", "checkpoint", "folder", "file", "evaluation of a run")
 
 
 def places(tmp_path: Path) -> dict[str, Path]:
@@ -52,7 +43,6 @@ def places(tmp_path: Path) -> dict[str, Path]:
     csv.write_text("set,question,attempts\n" + "".join(f"heldout,{q},{a[0]:d} {a[1]:d}\n" for q, a in B.items()))
     lines.write_text("".join(json.dumps({"question": q, "attempts": a}) + "\n\n" for q, a in B.items()))
     scores.write_text("question,score\r\n" + "".join(f"{q},{sum(a) / 2}\r\n" for q, a in B.items()))  # type: ignore[arg-type]
-    summary(tmp_path / "former/evaluations/step_000010.json", B)
     results(tmp_path / "run/evaluations/step_000004/results.json", heldout=A)
     results(tmp_path / "run/evaluations/step_000010/results.json", heldout=B)
     checkpoint = tmp_path / "run/checkpoints/step_10"
@@ -61,14 +51,11 @@ def places(tmp_path: Path) -> dict[str, Path]:
         "csv": csv,
         "jsonl": lines,
         "scores": scores,
-        "former run": tmp_path / "former",
         "run": tmp_path / "run",
-        "evaluation of a former run": tmp_path / "former/evaluations/step_000010",
         "evaluation of a run": tmp_path / "run/evaluations/step_000010",
         "checkpoint": checkpoint,
         "folder": results(tmp_path / "folder/results.json", heldout=B).parent,
-        "summary": summary(tmp_path / "kept/summary.json", B).parent,
-        "file": summary(tmp_path / "file.json", B),
+        "file": results(tmp_path / "file.json", heldout=B),
     }
 
 
@@ -85,7 +72,7 @@ def test_every_form_gives_the_same_comparison(tmp_path: Path, form: str) -> None
 def test_two_runs_are_compared_at_their_last_common_step(tmp_path: Path) -> None:
     for run, steps in (("a", (0, 10, 20)), ("b", (10, 30))):
         for step in steps:
-            summary(tmp_path / run / f"evaluations/step_{step:06d}.json", B if step == 10 else A)
+            results(tmp_path / run / f"evaluations/step_{step:06d}/results.json", heldout=B if step == 10 else A)
     a, b = tmp_path / "a", tmp_path / "b"
     found = compare_paths(a, b)
     assert (found.a.step, found.b.step, found.overall.difference) == (10, 10, 0.0)
@@ -129,11 +116,6 @@ def test_failed_attempts_are_left_out_and_counted_as_wrong() -> None:
         compare(stored(s={"q": [None]}), stored(s={"q": [True]}))
 
 
-def test_a_summary_says_how_many_attempts_failed(tmp_path: Path) -> None:
-    place = find_evaluations(summary(tmp_path / "s.json", {"q": [True]}, k=4))
-    assert place.read(None).sets == {HELDOUT: {"q": (1.0, None, None, None)}}
-
-
 def test_json_has_difference_interval_and_p_for_each_set_and_over_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,14 +143,14 @@ def test_the_table_has_the_detectable_difference_beside_each(
 
 BAD: list[tuple[str, Any, str]] = [
     ("a.txt", "", "ends in .json, .csv or .jsonl"),
-    ("a.json", "[1]", "not a JSON object"),
-    ("a.json", "{", "is not JSON"),
-    ("a.json", "{}", "neither `sets` nor `correct`"),
+    ("a.json", "[1]", "is damaged: Expected `object`"),
+    ("a.json", "{", "is damaged: Input data was truncated"),
+    ("a.json", "{}", "missing required field `sets`"),
     ("a.json", '{"sets": {}}', "no question"),
-    ("a.json", '{"sets": {"s": 1}}', "has no `questions`"),
-    ("a.json", '{"sets": {"s": {"questions": {"q": {}}}}}', "no list of `attempts`"),
-    ("a.json", '{"sets": {"s": {"questions": {"q": {"attempts": [2]}}}}}', "2 is not a score"),
-    ("a.json", '{"correct": {"q": 1}}', "is not a list"),
+    ("a.json", '{"sets": {"s": 1}}', "Expected `object`, got `int` - at `$.sets[...]`"),
+    ("a.json", '{"sets": {"s": {"k": 1}}}', "no question in 's'"),
+    ("a.json", '{"sets": {"s": {"k": 1, "questions": {"q": {}}}}}', "missing required field `attempts`"),
+    ("a.json", '{"sets": {"s": {"k": 1, "questions": {"q": {"attempts": [2]}}}}}', "2.0 is not a score"),
     ("a.csv", "", "has no row"),
     ("a.csv", "id,score\n1,1\n", "the columns are id, score, and question is needed"),
     ("a.csv", "question,score\nq,1\nq,0\n", "line 3: question 'q' of 'heldout' has two rows"),
@@ -202,7 +184,7 @@ def test_a_place_without_an_evaluation_is_named(
 
 
 def test_a_checkpoint_that_was_not_evaluated_is_named(tmp_path: Path) -> None:
-    summary(tmp_path / "run/evaluations/step_000010.json", A)
+    results(tmp_path / "run/evaluations/step_000010/results.json", heldout=A)
     (tmp_path / "run/checkpoints/step_20").mkdir(parents=True)
     with pytest.raises(ConfigError, match="was not evaluated at step 20"):
         find_evaluations(tmp_path / "run/checkpoints/step_20")

@@ -9,7 +9,7 @@ from typing import Any
 
 from rocstar.engine.types import HIDDEN
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
-from rocstar.train.reading.view.sample import sample_listing
+from rocstar.train.reading.view.trajectory_filter import sample_listing
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 
 from .eval_folders import MadeSet, make_folder

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack
 from rocstar.train.learner.example import Example
-from rocstar.train.learner.scatter_message import ALIGNED, ScatterMessage, unpack_message
+from rocstar.train.learner.team import ALIGNED, ScatterMessage, unpack_message
 
 
 def micros() -> list[MicroBatch]:

@@ -17,15 +17,13 @@ from rocstar.train.reading.diagnosis.diagnose import diagnose
 from rocstar.train.reading.diagnosis.doctor_command import as_plain
 from rocstar.train.reading.view import drawings
 from rocstar.train.reading.view.conversation import check_shown, conversation, overview, row_texts, tokens
+from rocstar.train.reading.view.drawings import families, families_drawing
 from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_page, grid, list_questions
-from rocstar.train.reading.view.families import families, families_drawing
 from rocstar.train.reading.view.group_page import group, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.run_facts import differing_fields, head_facts, metrics_of, summary, tiles_of
-from rocstar.train.reading.view.sample import sample_listing
-from rocstar.train.reading.view.text_search import search
 from rocstar.train.reading.view.timeline import timeline_of_step, trajectory_timeline
-from rocstar.train.reading.view.trajectory_filter import filter_trajectories
+from rocstar.train.reading.view.trajectory_filter import filter_trajectories, sample_listing, search
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.recipe.toml_file import flat_fields
 from rocstar.train.record.manifest import ManifestError

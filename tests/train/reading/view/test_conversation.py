@@ -22,7 +22,7 @@ from rocstar.train.reading.view.conversation import (
     tokens,
 )
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.text_search import search
+from rocstar.train.reading.view.trajectory_filter import search
 from rocstar.train.reading.view.viewed_run import ViewedRun, records_of
 
 from .view_runs import MadeSibling, groups_of, trajectory, write_step

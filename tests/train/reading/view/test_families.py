@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rocstar.engine.record.reading import export_lines
-from rocstar.train.reading.view.families import families, families_drawing
+from rocstar.train.reading.view.drawings import families, families_drawing
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.trajectory_filter import filter_trajectories
 from rocstar.train.reading.view.viewed_run import records_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rocstar.train.reading.view.sample import BUCKETS, Step, choose, sample_listing
+from rocstar.train.reading.view.trajectory_filter import BUCKETS, Step, choose, sample_listing
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 
 MakeRecord = Callable[..., dict[str, Any]]
