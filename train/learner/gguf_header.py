@@ -1,30 +1,24 @@
-"""The declarations of a GGUF file, read without its weights, and the check that an import uses all of them.
+"""The declarations of a GGUF file, and the check that an import uses all of them.
 
-24 bytes: GGUF, version, counts | keys: name, type, value | tensors: name, dimensions, type, offset | data
+The package `gguf` reads them, as it does for transformers; here no read goes beyond the end of the file.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import mmap
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rocstar.train.learner.claims import first_line, some
+import numpy as np
+from gguf import GGUFReader, GGUFValueType
+
+from rocstar.train.learner.claims import refused, some
 from rocstar.train.learner.export.gguf_file import ARCHITECTURES, gguf_names
 from rocstar.train.recipe.errors import ConfigError
 
-_HEAD = struct.Struct("<4sIQQ")
-_SCALARS: Final = {
-    **{0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f"},
-    **{7: "<?", 10: "<Q", 11: "<q", 12: "<d"},
-}
-"""How a value of each type is packed. The others are text (8) and arrays (9)."""
-_TEXT, _ARRAY = 8, 9
-_LEAST_KEY_BYTES, _LEAST_TENSOR_BYTES, _MAX_DIMENSIONS = 13, 24, 8
 USED: Final = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -56,110 +50,37 @@ _TOKENIZER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A tensor as the header describes it."""
-
-    shape: tuple[int, ...]
-    """As torch has it; the file has it reversed."""
-    kind: int
-    """Type numbers of ggml."""
-    offset: int
-    """From the beginning of the data."""
-
-
-@dataclass(frozen=True, slots=True)
 class Header:
     """The header of a GGUF file."""
 
     keys: Mapping[str, Any]
     """Values of keys; of an array how many it has."""
-    tensors: Mapping[str, Described]
-    data_bytes: int
-    """Bytes of the file after its header."""
+    tensors: Mapping[str, tuple[int, ...]]
+    """Shapes as torch has them; the file has them reversed."""
+
+
+class _BoundedReader(GGUFReader):
+    """Reads nothing that the file does not have: a header may claim 2^60 values."""
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+        end = int(offset) + int(count) * np.dtype(dtype).itemsize
+        if end > len(self.data):
+            raise ValueError(f"its header claims {end} bytes, and the file has {len(self.data)}")
+        return super()._get(offset, dtype, count, override_order)
 
 
 def read_header(path: Path) -> Header:
     """Read the header of a file. ConfigError for one that is damaged, or claims more than the file holds."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size or not head.startswith(b"GGUF"):
-                raise ConfigError(f"{str(path)!r} is no GGUF file: it does not begin with a header of one")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Cursor(data, path).header(*_HEAD.unpack(head)[2:])
-    except (struct.error, ValueError, OSError, OverflowError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {first_line(error)}") from None
-
-
-class _Cursor:
-    """A place in a file that is read from its beginning."""
-
-    def __init__(self, data: mmap.mmap, path: Path) -> None:
-        self._data, self._path, self._at = data, path, _HEAD.size
-
-    def header(self, num_tensors: int, num_keys: int) -> Header:
-        size = len(self._data)
-        if num_tensors * _LEAST_TENSOR_BYTES + num_keys * _LEAST_KEY_BYTES > size - _HEAD.size:
-            raise ConfigError(
-                f"{str(self._path)!r}: its header claims {num_tensors} tensors and {num_keys} keys, more "
-                f"than {size} bytes hold"
-            )
-        keys = self._unique("key", ((self._text(), self._value(self._number("<I"))) for _ in range(num_keys)))
-        tensors = self._unique("tensor", ((self._text(), self._tensor()) for _ in range(num_tensors)))
-        alignment = keys.get("general.alignment", 32)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise ValueError(f"general.alignment = {alignment!r}")
-        return Header(keys, tensors, size - -(-self._at // alignment) * alignment)
-
-    def _unique(self, what: str, pairs: Iterator[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise ValueError(f"the {what} {name[:80]!r} is there twice")
-            found[name] = value
-        return found
-
-    def _number(self, packed: str) -> Any:
-        (value,) = struct.unpack_from(packed, self._data, self._at)
-        self._at += struct.calcsize(packed)
-        return value
-
-    def _skip(self, num_bytes: int) -> int:
-        start = self._at
-        if num_bytes > len(self._data) - start:
-            raise ValueError(f"{num_bytes} bytes are claimed at {start}, and the file has {len(self._data)}")
-        self._at += num_bytes
-        return start
-
-    def _text(self) -> str:
-        length = self._number("<Q")
-        start = self._skip(length)
-        return self._data[start : start + length].decode("utf-8", errors="replace")
-
-    def _value(self, kind: int) -> Any:
-        if kind == _TEXT:
-            return self._text()
-        if kind != _ARRAY:
-            if kind not in _SCALARS:
-                raise ValueError(f"a value has type {kind}, which GGUF does not have")
-            return self._number(_SCALARS[kind])
-        of, count = self._number("<I"), self._number("<Q")
-        if of == _TEXT:
-            self._skip(0 if count <= len(self._data) else count)
-            for _ in range(count):
-                self._skip(self._number("<Q"))
-        elif of in _SCALARS:
-            self._skip(count * struct.calcsize(_SCALARS[of]))
-        else:
-            raise ValueError(f"an array has values of type {of}")
-        return count
-
-    def _tensor(self) -> Described:
-        count = self._number("<I")
-        if count > _MAX_DIMENSIONS:
-            raise ValueError(f"a tensor has {count} dimensions")
-        shape = [self._number("<Q") for _ in range(count)]
-        return Described(tuple(reversed(shape)), self._number("<I"), self._number("<Q"))
+    with refused(f"{str(path)!r} cannot be read as GGUF"):
+        reader = _BoundedReader(path)
+        for one, other in itertools.pairwise(sorted(reader.tensors, key=lambda tensor: tensor.data_offset)):
+            if one.data_offset + one.n_bytes > other.data_offset:
+                raise ValueError(f"{other.name} lies over {one.name}")
+        fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+        tensors = {tensor.name: tuple(reversed(tensor.shape.tolist())) for tensor in reader.tensors}
+        is_array = {name: GGUFValueType.ARRAY in field.types for name, field in fields.items()}
+        keys = {name: len(field.data) if is_array[name] else field.contents() for name, field in fields.items()}
+        return Header(keys, tensors)
 
 
 def checked_header(path: Path) -> Header:
@@ -170,7 +91,7 @@ def checked_header(path: Path) -> Header:
         raise ConfigError(
             f"{str(path)!r}: general.architecture = {kind!r:.40} is not imported, only {', '.join(ARCHITECTURES)}"
         )
-    _refuse(path, [*_unused_keys(header.keys, f"{kind}."), *_data_problems(header)])
+    _refuse(path, list(_unused_keys(header.keys, f"{kind}.")))
     return header
 
 
@@ -213,25 +134,6 @@ def _is_used(name: str, value: Any, own: str) -> bool:
     return room in ("general", "quantize")
 
 
-def _data_problems(header: Header) -> Iterator[str]:
-    """Tensors that lie over each other or behind the end of the file."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    end, last = 0, ""
-    for name, one in sorted(header.tensors.items(), key=lambda pair: pair[1].offset):
-        try:
-            block, num_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(one.kind)]
-        except (ValueError, KeyError):
-            yield f"{name} has type {one.kind}, which is unknown"
-            return
-        if one.offset < end:
-            yield f"{name} lies over {last}"
-            return
-        end, last = one.offset + math.prod(one.shape) // block * num_bytes, name
-    if end > header.data_bytes:
-        yield f"{last} ends at {end}, and the file has {header.data_bytes} bytes of data"
-
-
 def _other_values(keys: Mapping[str, Any], own: str, config: Any) -> Iterator[str]:
     defaults = {f"{own}rope.freq_base": 10_000.0}  # llama.cpp's
     for name, value in (defaults | dict(keys)).items():
@@ -256,6 +158,6 @@ def _other_tensors(header: Header, model: Any) -> Iterator[str]:
     if missing := sorted(asked.keys() - header.tensors.keys()):
         yield f"it lacks {some(missing)}"
     for name in sorted(asked.keys() & header.tensors.keys()):
-        if header.tensors[name].shape != asked[name]:
-            yield f"{name} is {list(header.tensors[name].shape)}, its keys ask for {list(asked[name])}"
+        if header.tensors[name] != asked[name]:
+            yield f"{name} is {list(header.tensors[name])}, its keys ask for {list(asked[name])}"
             return
