@@ -39,11 +39,10 @@ from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import HOST, fake_gpu, replace_tensors
 from rocstar.train.rehearsal.memory_scopes import scopes
 from rocstar.train.rehearsal.memory_tracker import MemoryTracker
-from rocstar.train.rehearsal.phases import RehearsalLearner
+from rocstar.train.rehearsal.phases import RehearsalLearner, decode
 from rocstar.train.rehearsal.rehearse import batches_of
 from rocstar.train.serving.embedded import planned_rows
 

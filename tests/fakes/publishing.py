@@ -15,8 +15,8 @@ from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.train.learner.commands import NodeCommand, RankCommand, RankReply, ReleaseMemory
 from rocstar.train.learner.team import NodeCommandError
-from rocstar.train.publish.node_servers import NodeServers
 from rocstar.train.publish.rank_commands import SendWeights, WriteWeights
+from rocstar.train.publish.server_node import NodeServers
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 

@@ -3,7 +3,7 @@
     rank 0: event loop --(device thread)--> scatter commands --> every rank executes its share
     others: follow(): receive a command, execute it, receive the next; `Stop` ends them
 
-The other ranks wait for rank 0's call before each command (leader.py), as long as it lives; rank 0's loop
+The other ranks wait for rank 0's call before each command (store_channel.py), as long as it lives; rank 0's loop
 waits for the device thread. All collectives of rank 0 run in that one thread, so their order is equal on
 every rank.
 """

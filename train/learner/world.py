@@ -19,8 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rocstar.train.learner.leader import BEAT_S, SILENT_S, Leader
-from rocstar.train.learner.store_channel import StoreChannel
+from rocstar.train.learner.store_channel import BEAT_S, SILENT_S, Leader, StoreChannel
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 
 JOIN_TIMEOUT = timedelta(hours=1)

@@ -42,8 +42,7 @@ def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:
     Raises:
         ConfigError: the recipe is invalid.
     """
-    from rocstar.train.plan.node_checks import check_node, exit_code
-    from rocstar.train.plan.node_facts import gather_node
+    from rocstar.train.plan.node_facts import check_node, exit_code, gather_node
 
     if fields and not options.node:
         raise ConfigError(f"{fields[0]!r} is a field of a recipe; name one: rocstar doctor --node RECIPE")

@@ -37,9 +37,8 @@ from rocstar.engine.nodes.nodes import Nodes
 from rocstar.engine.nodes.service import NodeService, serving
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.leader import LeaderLost
 from rocstar.train.learner.sharded_loading import load_learner
-from rocstar.train.learner.store_channel import travels
+from rocstar.train.learner.store_channel import LeaderLost, travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe

@@ -14,8 +14,14 @@ from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Scored,
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.evaluation.benchmarks import benchmark
 from rocstar.train.evaluation.benchmarks.benchmark import answer_block, json_digest, next_number, tasks_digest
-from rocstar.train.evaluation.benchmarks.plain_sets import ANSWER_FORMATS, parse_contest_integer
-from rocstar.train.evaluation.benchmarks.registry import NAMES, copy_of, find, load_tasks_of
+from rocstar.train.evaluation.benchmarks.registry import (
+    ANSWER_FORMATS,
+    NAMES,
+    copy_of,
+    find,
+    load_tasks_of,
+    parse_contest_integer,
+)
 from rocstar.train.evaluation.rescore import Regrader
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import SETS, EvalConfig

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.learner.leader import Pulse
+from rocstar.train.learner.store_channel import Pulse
 
 from ...warm_python import WarmProcess, warm
 

@@ -16,9 +16,8 @@ import pytest
 import torch.distributed as dist
 
 from rocstar.train.learner.commands import RankReply
-from rocstar.train.learner.leader import LeaderLost
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.store_channel import REPLY_S, ServerLost, StoreChannel, decoded, encoded
+from rocstar.train.learner.store_channel import REPLY_S, LeaderLost, ServerLost, StoreChannel, decoded, encoded
 from rocstar.train.learner.team import LearnerTeam, NodeCommandError
 from rocstar.train.learner.world import World
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion

@@ -13,8 +13,16 @@ import pytest
 
 from rocstar.train.cli import main
 from rocstar.train.plan import node_facts
-from rocstar.train.plan.node_checks import GIB, check_node, exit_code
-from rocstar.train.plan.node_facts import GpuFacts, NodeFacts, RdmaPort, is_free, rdma_ports
+from rocstar.train.plan.node_facts import (
+    GIB,
+    GpuFacts,
+    NodeFacts,
+    RdmaPort,
+    check_node,
+    exit_code,
+    is_free,
+    rdma_ports,
+)
 
 GPU = GpuFacts(name="MI300X", free=190 * GIB, total=192 * GIB)
 GOOD = NodeFacts(

@@ -18,8 +18,7 @@ from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.train.learner.commands import RankReply, ReleaseMemory
 from rocstar.train.publish import server_publisher
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion
-from rocstar.train.publish.server_publisher import PublishPhase, ServerPublisher
-from rocstar.train.publish.version_folders import VersionFolders
+from rocstar.train.publish.server_publisher import PublishPhase, ServerPublisher, VersionFolders
 from rocstar.train.recipe.errors import TrainingStopped
 
 from ...fakes.publishing import FakeFleet, FakeTeam, node_servers, sglang_recipe

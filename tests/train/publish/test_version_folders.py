@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from rocstar.train.publish.version_folders import KEPT, VersionFolders
+from rocstar.train.publish.server_publisher import KEPT, VersionFolders
 
 
 def save(tensors: dict[str, torch.Tensor], folder: Path, dtype: torch.dtype) -> None:

@@ -15,9 +15,9 @@ from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.model_config import ScratchConfig
-from rocstar.train.rehearsal import gpu_attention
-from rocstar.train.rehearsal.decode import decode
+from rocstar.train.rehearsal import fake_gpu
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
+from rocstar.train.rehearsal.phases import decode
 
 H, K, D = 4, 2, 16
 HALF, SINGLE = torch.bfloat16, torch.float32
@@ -68,7 +68,7 @@ def test_no_caller_falls_back_to_the_plain_formula(
     A learner in half precision on CUDA does not ask torch: it calls the flash kernel itself, once per layer.
     """
     found: set[tuple[str, str]] = set()
-    real = gpu_attention.kernel_of
+    real = fake_gpu.kernel_of
 
     def kernel_of(q: Tensor, k: Tensor, mask: Tensor | None) -> str:
         kernel = real(q, k, mask)

@@ -7,8 +7,7 @@ import torch
 
 from rocstar.kernels import varlen_attention
 from rocstar.train.learner.packed_attention import PackedAttention
-from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
-from rocstar.train.rehearsal.gpu_attention import scratch_bytes
+from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu, scratch_bytes
 
 H, K, D = 16, 8, 64
 OWN, SHARED = 1000, 600

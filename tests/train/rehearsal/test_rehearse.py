@@ -22,12 +22,11 @@ from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.rehearsal.decode import decode
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
 from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB
 from rocstar.train.rehearsal.memory_tracker import GIB, Category
-from rocstar.train.rehearsal.rehearse import ACTS, rehearse_recipe
-from rocstar.train.rehearsal.report import Rehearsal
+from rocstar.train.rehearsal.phases import decode
+from rocstar.train.rehearsal.rehearse import ACTS, Rehearsal, rehearse_recipe
 from rocstar.train.serving.embedded import engine_of, planned_rows
 
 RECIPE = """

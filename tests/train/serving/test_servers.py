@@ -11,8 +11,8 @@ import pytest
 from rocstar.engine.progress.progress import ProgressBoard
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.serving import servers
-from rocstar.train.serving.servers import Launch, server_args, server_environment
+from rocstar.train.serving import sglang
+from rocstar.train.serving.sglang import Launch, server_args, server_environment
 
 
 def recipe_of(**engine: Any) -> Recipe:
@@ -90,6 +90,6 @@ async def test_who_watches_sees_how_many_servers_are_up() -> None:
 
     with board.installed():
         async with contextlib.AsyncExitStack() as stack:
-            await servers._enter_all(stack, cast(Any, [Server()] * 3), [Path("log")] * 3)
+            await sglang._enter_all(stack, cast(Any, [Server()] * 3), [Path("log")] * 3)
             assert not board.works
     assert seen == [("starting inference servers", k, 3, "servers") for k in range(3)]

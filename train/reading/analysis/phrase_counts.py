@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from rocstar.train.reading.analysis.statistics.tally import Floats, Lead
+from rocstar.train.reading.analysis.statistics.estimates import Floats, Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, TurnTokens
 
 GRAM: Final = 3

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rocstar.engine.chat.toolcalls import DEFAULT, tool_call_spans
 from rocstar.engine.types import Origin, Segment, Trajectory
-from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.statistics.estimates import Lead
 
 Decode = Callable[[Sequence[int]], str]
 """Text of ids, with special tokens."""

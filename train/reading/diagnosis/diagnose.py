@@ -18,8 +18,7 @@ from rocstar.engine.record.files import FRAMES, record_files
 from rocstar.engine.record.signs import is_looping, is_timed_out
 from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import Trajectory
-from rocstar.train.reading.diagnosis.alarms import patience_s, work_s
-from rocstar.train.reading.diagnosis.history import STRETCH, History, Row, usual
+from rocstar.train.reading.diagnosis.alarms import STRETCH, History, Row, patience_s, usual, work_s
 from rocstar.train.reading.diagnosis.ringing import ALARMS, QUIET, Episode, Ringing, Witness
 from rocstar.train.record.manifest import KILLED, RUNNING, read_status
 from rocstar.train.record.metrics import read_metrics

@@ -16,8 +16,7 @@ import numpy as np
 from rocstar.train.evaluation.statistics.intervals import exact_mean
 from rocstar.train.evaluation.statistics.paired import overall_difference
 from rocstar.train.evaluation.stored_evaluations import EvaluationLocation, StoredEvaluation, find_evaluations
-from rocstar.train.reading.diagnosis.alarms import SOUNDS
-from rocstar.train.reading.diagnosis.history import HeldOutChange, History, Row, Sounds
+from rocstar.train.reading.diagnosis.alarms import SOUNDS, HeldOutChange, History, Row, Sounds
 
 SEED = 0
 

@@ -13,15 +13,15 @@ from scipy.stats import chisquare
 
 from rocstar.engine.types import HIDDEN, Scored, Task
 from rocstar.train.evaluation.benchmarks.benchmark import answer_block as boxed
-from rocstar.train.evaluation.benchmarks.plain_sets import (
+from rocstar.train.evaluation.benchmarks.registry import (
     LETTERS,
     ChoiceJudge,
+    load_tasks_of,
     order_of,
     parse_letter,
     plain_set,
     wrong_letter,
 )
-from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
 

@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.train.reading.analysis.statistics.estimates import class_shares, compare_with_control, draw_tasks
-from rocstar.train.reading.analysis.statistics.tally import Lead, Tally
+from rocstar.train.reading.analysis.statistics.estimates import (
+    Lead,
+    Tally,
+    class_shares,
+    compare_with_control,
+    draw_tasks,
+)
 
 WINDOW = 8
 AFTER = (Lead.ok, Lead.error)

@@ -14,10 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocstar.engine.charts.drawing import Figure
-from rocstar.train.reading.analysis.analysis_page import figures
-from rocstar.train.reading.analysis.findings import MIN_TASKS, behind_sentence, class_sentence
-from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, ControlComparison
-from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.analysis_page import MIN_TASKS, behind_sentence, class_sentence, figures
+from rocstar.train.reading.analysis.statistics.estimates import BootstrapEstimate, ClassShare, ControlComparison, Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
 
 numbers = st.floats(0.0, 9.0) | st.sampled_from([1.0, math.inf, math.nan])

@@ -10,18 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocstar.train.reading.analysis.statistics.estimates import (
-    class_shares,
-    compare_with_control,
-    draw_tasks,
-    interval,
-    profile,
-)
-from rocstar.train.reading.analysis.statistics.tally import (
     NUM_OFFSETS,
     TOP_SHARE,
     Lead,
     Quantity,
     Tally,
+    class_shares,
+    compare_with_control,
+    draw_tasks,
+    interval,
+    profile,
     top_membership,
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rocstar.train.reading.analysis import token_classes
-from rocstar.train.reading.analysis.statistics.tally import Lead
+from rocstar.train.reading.analysis.statistics.estimates import Lead
 from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass, split_turns, token_starts
 from rocstar.train.tasks import verify
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.reading.diagnosis.alarms import SOUNDS
-from rocstar.train.reading.diagnosis.history import HeldOutChange, History
+from rocstar.train.reading.diagnosis.alarms import SOUNDS, HeldOutChange, History
 from rocstar.train.reading.diagnosis.ringing import ALARMS, KINDS, QUIET, Episode, Ringing, Witness
 from rocstar.train.record.metrics import check_names
 
