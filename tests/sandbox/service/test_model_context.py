@@ -31,8 +31,8 @@ from rocstar.sandbox.http import malformed
 from rocstar.sandbox.http.guard import Owner, Owners
 from rocstar.sandbox.http.listening import Address, bind, listen
 from rocstar.sandbox.service.model_context import guard, server
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, Status
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from .conftest import request_bytes
 
