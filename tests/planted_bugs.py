@@ -86,7 +86,7 @@ BUGS = [
     Bug("Grader.ask", "written == nonce", "written", "test_reward.py::test_a_verdict_without_the_nonce_of_the_call_is_none"),
     Bug("Grader.ask", "starved or not result.stdout.startswith(READ)", "starved or result.status is Status.TIMEOUT", "test_reward.py"),
     Bug("_distributions", 'listing.rows[~np.isnan(listing.rows["reward"])]', "listing.rows", "view/test_evaluation_page.py::test_every_attempt_is_counted_as_the_engine_understands_it"),
-    Bug("McpGuard._refusal", "authenticate(self.owners, headers, headers.get('host', ''))", "None", "service/test_model_context.py::test_who_may_not_call_is_told_so"),
+    Bug("McpGuard._owner_of", 'authenticate(self.owners, request.headers, request.headers.get("Host", ""))', '""', "service/test_model_context.py::test_who_may_not_call_is_told_so"),
     Bug("IdempotencyStore._expire", "self._keys_of[max(self._of, key=self._of.__getitem__)]", "self._ended", "service/test_idempotency.py::test_many_keys_of_one_owner_take_none_of_anothers"),
     Bug("IdempotencyStore._find", "not ended.task.result().is_current()", "False", "service/test_owners.py::test_a_key_opens_another_session_once_the_first_is_gone"),
     Bug("BodyReader.decode", "len(body) <= THREAD_BYTES", "True", "service/test_bodies.py::test_a_large_body_is_decoded_in_another_process"),
@@ -413,5 +413,4 @@ BUGS = [
     Bug("MeasureBatch.execute", "rank.learner.measured(self.micros, self.temperature)", "list(self.micros)", "learner/test_ranks.py::test_the_primitives_of_a_step_make_the_bits_of_the_whole_step"),
     Bug("Selection.of", "pair[0].task.id", "0", "groups/test_selection.py"),
     Bug("weight_file.write_owned", "deque(weights, maxlen=0)", "pass", "test_weight_file.py::test_a_full_disk_is_told_at_the_end"),
-    Bug("with_json_errors", "error_response(400, NOT_HTTP).body", "NOT_HTTP.encode()", "service/test_model_context.py::test_what_is_no_http_has_the_form_of_other_errors"),
 ]
