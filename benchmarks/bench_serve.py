@@ -40,8 +40,8 @@ from rocstar.engine.serve.server import open_endpoint
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
 from rocstar.engine.types import Task, TrajectoryKey
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Limits
+from tests.fakes.sandbox import FakeSandbox, ok
 from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 
 TURNS = 8

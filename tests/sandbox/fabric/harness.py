@@ -15,8 +15,8 @@ from typing import Any
 
 from rocstar.sandbox.fabric import RedisFabric, RedisWorker
 from rocstar.sandbox.fabric.wire import Answer, EntryDraft, WireCall, WrittenAnswers, WrittenEntry
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from tests.fakes.sandbox import ok
 
 from ... import needs
 from ...patience import PATIENCE_S

@@ -11,8 +11,8 @@ from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.redis_commands import LEASE_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import WireCall
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
+from tests.fakes.sandbox import ok
 
 from ...patience import PATIENCE_S
 from ..errors import sandbox_error

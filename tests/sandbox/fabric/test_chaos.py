@@ -12,8 +12,8 @@ from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.redis_commands import GROUP, REPLY_TTL_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import Answer, encode_answers
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from tests.fakes.sandbox import ok
 
 from ...patience import PATIENCE_S
 from ..errors import sandbox_error

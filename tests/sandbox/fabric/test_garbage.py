@@ -11,8 +11,8 @@ from redis import Redis
 from rocstar.sandbox.fabric import wire
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import Answer, WireCall, WorkerInfo, decode_workers, encode_worker
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
+from tests.fakes.sandbox import ok
 
 from .harness import Programs, RedisServer, client, encode_entry, gather, until, working
 

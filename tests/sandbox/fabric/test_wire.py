@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rocstar.sandbox.fabric.chunks import CHUNK_BYTES, CHUNK_CHARS, LONG, grouped
 from rocstar.sandbox.fabric.pending_answers import split_answers
 from rocstar.sandbox.fabric.wire import LIGHT, VERSION, Answer, EntryDraft, WireCall, WireError, encode_answers
-from rocstar.sandbox.testing import ok, timeout
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError, Status
+from tests.fakes.sandbox import ok, timeout
 
 from .harness import decode_answers, decode_entry, encode_entry
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.progress.progress import ProgressBoard
 from rocstar.engine.types import CALL_FORMS, Task
-from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import reasoning_gym_tasks
 from rocstar.train.tasks.demonstrations import DEFAULT_NOISE, FAMILIES, Noise, make_demonstrations, programs_for, spoil
+from tests.fakes.sandbox import FakeSandbox, error, ok
 
 from ...engine.chat.template_families import chat_of
 

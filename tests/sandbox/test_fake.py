@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox import testing
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import ExecRequest, ExecResult, Sandbox, SandboxError, SessionLost, SessionSandbox, Status
+from tests.fakes import sandbox as fake_sandbox
+from tests.fakes.sandbox import FakeSandbox, result_from_json
 
 from ..patience import PATIENCE_S
 from .errors import sandbox_error
@@ -27,13 +27,13 @@ MEASURED = {"wall_s": 0.0, "cpu_s": 0.0, "peak_memory_bytes": 0, "isolation": ""
 """Fields that differ from run to run, and what they are replaced by before comparing."""
 
 BUILDERS = {
-    Status.OK: testing.ok(),
-    Status.ERROR: testing.error(),
-    Status.SIGNALED: testing.signaled(),
-    Status.TIMEOUT: testing.timeout(),
-    Status.MEMORY_LIMIT: testing.memory_limit(),
-    Status.OUTPUT_LIMIT: testing.output_limit(),
-    Status.DENIED: testing.denied(),
+    Status.OK: fake_sandbox.ok(),
+    Status.ERROR: fake_sandbox.error(),
+    Status.SIGNALED: fake_sandbox.signaled(),
+    Status.TIMEOUT: fake_sandbox.timeout(),
+    Status.MEMORY_LIMIT: fake_sandbox.memory_limit(),
+    Status.OUTPUT_LIMIT: fake_sandbox.output_limit(),
+    Status.DENIED: fake_sandbox.denied(),
 }
 
 
@@ -53,13 +53,13 @@ async def test_the_recordings_are_what_the_pool_answers_now() -> None:
     async with SandboxPool() as pool:
         for case in CASES:
             result = await pool.run(ExecRequest(code=case["code"], limits=LIMITS))
-            assert repeatable(result) == repeatable(ExecResult.from_json(case["result"])), case["code"]
+            assert repeatable(result) == repeatable(result_from_json(case["result"])), case["code"]
         for cells in SESSIONS:
             for now, cell in zip(await record_session(pool, [cell["code"] for cell in cells]), cells, strict=True):
                 if "lost" in cell:
                     assert now == cell
                     continue
-                result, recorded = (ExecResult.from_json(one["result"]) for one in (now, cell))
+                result, recorded = (result_from_json(one["result"]) for one in (now, cell))
                 if recorded.status is Status.OUTPUT_LIMIT:  # where it is interrupted is chance
                     assert (result.status, result.exit_code, result.signal) == (Status.OUTPUT_LIMIT, 1, None)
                 else:
@@ -71,11 +71,11 @@ async def test_the_recordings_are_what_the_pool_answers_now() -> None:
     "cells", [c for c in SESSIONS if c[0]["code"] != "exit()"], ids=lambda cells: cells[0]["code"]
 )
 async def test_a_fake_session_is_lost_as_the_real_one(cells: list[dict[str, Any]]) -> None:
-    script = {cell["code"]: ExecResult.from_json(cell["result"]) for cell in cells if "result" in cell}
-    session = await FakeSandbox(script, otherwise=testing.ok()).open_session()
+    script = {cell["code"]: result_from_json(cell["result"]) for cell in cells if "result" in cell}
+    session = await FakeSandbox(script, otherwise=fake_sandbox.ok()).open_session()
     for cell in cells:
         if "lost" not in cell:
-            assert await session.run(cell["code"]) == ExecResult.from_json(cell["result"])
+            assert await session.run(cell["code"]) == result_from_json(cell["result"])
             continue
         with pytest.raises(SessionLost) as loss:
             await session.run(cell["code"])
@@ -99,7 +99,7 @@ def test_each_builder_ends_as_the_real_thing_does(status: Status) -> None:
 async def test_replayed_recordings_are_the_recorded_results() -> None:
     fake: Sandbox = FakeSandbox.from_recordings(RECORDINGS)
     for case in CASES:
-        assert await fake.run(ExecRequest(code=case["code"])) == ExecResult.from_json(case["result"])
+        assert await fake.run(ExecRequest(code=case["code"])) == result_from_json(case["result"])
 
 
 async def test_a_scripted_failure_is_raised_and_an_unknown_code_is_a_mistake() -> None:
@@ -114,21 +114,21 @@ async def test_a_passed_deadline_fails_as_in_the_pool() -> None:
     past = asyncio.get_running_loop().time() - 1
     request = ExecRequest(code="1")
     async with SandboxPool() as pool:
-        for sandbox in (FakeSandbox({}, otherwise=testing.ok()), pool):
+        for sandbox in (FakeSandbox({}, otherwise=fake_sandbox.ok()), pool):
             with sandbox_error("deadline", retryable=True):
                 await sandbox.run(request, deadline=past)
 
 
 async def test_a_batch_has_every_outcome_once() -> None:
     died = SandboxError("died", kind="zygote_died", retryable=True)
-    fake: SessionSandbox = FakeSandbox({"a": testing.ok("1"), "b": died, "c": testing.error("e")})
+    fake: SessionSandbox = FakeSandbox({"a": fake_sandbox.ok("1"), "b": died, "c": fake_sandbox.error("e")})
     requests = [ExecRequest(code=code) for code in "abc"]
     found = {index: outcome async for index, outcome in fake.run_batch(requests)}
-    assert (found[0], found[1], found[2]) == (testing.ok("1"), died, testing.error("e"))
+    assert (found[0], found[1], found[2]) == (fake_sandbox.ok("1"), died, fake_sandbox.error("e"))
 
 
 async def test_a_session_remembers_its_cells_and_branches() -> None:
-    fake = FakeSandbox({}, otherwise=testing.ok())
+    fake = FakeSandbox({}, otherwise=fake_sandbox.ok())
     session = await fake.open_session()
     await session.run("a")
     branch = await session.branch()
@@ -139,7 +139,7 @@ async def test_a_session_remembers_its_cells_and_branches() -> None:
 
 @pytest.mark.parametrize("reason", ["evicted", "expired"])
 async def test_a_session_can_be_taken_away(reason: str) -> None:
-    fake = FakeSandbox({}, otherwise=testing.ok())
+    fake = FakeSandbox({}, otherwise=fake_sandbox.ok())
     session = await fake.open_session()
     fake.lose(session, reason)
     for use in (session.run("a"), session.branch()):
@@ -150,7 +150,7 @@ async def test_a_session_can_be_taken_away(reason: str) -> None:
 
 
 async def test_a_scripted_loss_ends_the_session() -> None:
-    fake = FakeSandbox({"a": SessionLost("gone", reason="supervisor_died")}, otherwise=testing.ok())
+    fake = FakeSandbox({"a": SessionLost("gone", reason="supervisor_died")}, otherwise=fake_sandbox.ok())
     session = await fake.open_session()
     for code in ("a", "b"):
         with pytest.raises(SessionLost) as loss:
@@ -160,7 +160,7 @@ async def test_a_scripted_loss_ends_the_session() -> None:
 
 async def test_a_closed_session_is_lost_in_both() -> None:
     async with SandboxPool() as pool:
-        for sandbox in (pool, FakeSandbox({"a": testing.timeout()})):
+        for sandbox in (pool, FakeSandbox({"a": fake_sandbox.timeout()})):
             session = await sandbox.open_session()
             await session.close()
             with pytest.raises(SessionLost) as loss:

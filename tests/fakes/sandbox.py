@@ -9,14 +9,16 @@ Sessions use the same script for each cell; `fake.lose(session, "evicted")` ends
 import asyncio
 import dataclasses
 import json
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rocstar.sandbox.child.cell import MEMORY_EXIT
 from rocstar.sandbox.types import (
     DEFAULT_LIMITS,
+    Display,
     ExecRequest,
     ExecResult,
     Limits,
@@ -79,6 +81,13 @@ def denied() -> ExecResult:
     return _result(Status.DENIED, signal=SIGSYS)
 
 
+def result_from_json(fields: Mapping[str, Any]) -> ExecResult:
+    """The inverse of `ExecResult.to_json`."""
+    files = {name: b64decode(text) for name, text in fields.get("files", {}).items()}
+    displays = tuple(Display(one["mime"], b64decode(one["data"])) for one in fields.get("displays", ()))
+    return ExecResult(**{**fields, "status": Status(fields["status"]), "files": files, "displays": displays})
+
+
 @dataclass(eq=False)
 class FakeSandbox:
     """Answers from a script, by the exact code or by a callable. requests: all requests, in order.
@@ -96,7 +105,7 @@ class FakeSandbox:
     def from_recordings(cls, path: Path) -> Self:
         """Replay recorded results of a pool (see tests/sandbox/record.py)."""
         cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
-        return cls({case["code"]: ExecResult.from_json(case["result"]) for case in cases})
+        return cls({case["code"]: result_from_json(case["result"]) for case in cases})
 
     async def run(self, request: ExecRequest, *, deadline: float | None = None) -> ExecResult:
         self.requests.append(request)
