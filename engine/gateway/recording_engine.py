@@ -75,6 +75,10 @@ class RecordingEngine:
         self.scores: PromptScores | None = None
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
+        self._num_prompt = 0
+        self.written: list[tuple[int, float | None]] = []
+        """The ids after the first prompt so far, as the record has them, with log-probs: None for a token of a tool
+        result, NaN for one that the engine reports at the end of the turn."""
         self._scores_prompt, self._parser, self._stops = scores_prompt, parser, tuple(stops)
         self._functions = functions
         self.calls: tuple[ToolCall, ...] = ()
@@ -93,6 +97,10 @@ class RecordingEngine:
     async def generate(self, ids: list[int], *, request_id: str, **options: Any) -> Generation:
         self.check()
         self.turns += 1
+        if self.turns == 1:
+            self._num_prompt = len(ids)
+        self.written += [(token, None) for token in ids[self._num_prompt + len(self.written) :]]
+        begin = len(self.written)
         self._clear_turn()
         if self._parser is not None:
             self._parser.begin_turn(self.chat.boundaries.opening)
@@ -101,6 +109,7 @@ class RecordingEngine:
                 ids, sampling=options["sampling"], request_id=self.name, deadline=options["deadline"]
             )
         generation = self._end_turn(await self._engine.generate(ids, request_id=self.name, **options))
+        self.written[begin:] = zip(generation.ids, generation.logprobs, strict=True)
         self._truncate_at = len(self._received)  # later tokens of this name belong to another recorder
         return generation
 
@@ -131,6 +140,8 @@ class RecordingEngine:
     def _clear_turn(self) -> None:
         self._received: list[int] = []
         """Tokens of the present turn so far."""
+        self._logprobs: list[float] = []
+        """Their log-probs."""
         self._read = 0
         """The number of parsed tokens."""
         self._truncate_at, self.calls = None, ()
@@ -142,11 +153,12 @@ class RecordingEngine:
         if self.is_stopped:
             raise InferenceError(STOPPED, "its client ended it", retryable=True)
 
-    def _receive(self, place: int, token: int) -> None:
+    def _receive(self, place: int, token: int, logprob: float) -> None:
         """Receive a token of the current turn; a token received before is ignored."""
         if place != len(self._received) or self._truncate_at is not None:
             return
         self._received.append(token)
+        self._logprobs.append(logprob)
         if place == self._read:  # tokens of one loop iteration are parsed together
             asyncio.get_running_loop().call_soon(self._read_new)
 
@@ -157,13 +169,14 @@ class RecordingEngine:
         ends = self.chat.stop_ids
         if not self._stops:
             self._emit_text("".join([self._text.add(token) for token in new if token not in ends]))
-            return
-        for place, token in enumerate(new, begin):
+        for place, token in enumerate(new if self._stops else (), begin):
             self._emit_text(self._stop_filter.add("" if token in ends else self._text.add(token)))
             if self._stop_filter.found:
                 self._truncate_at = place + 1
                 self._abort()
-                return
+                break
+        end = self._truncate_at or self._read
+        self.written += zip(self._received[begin:end], self._logprobs[begin:end], strict=True)
 
     def _end_turn(self, generation: Generation) -> Generation:
         """Emit the rest of the turn. Return the turn for the record."""
@@ -178,7 +191,7 @@ class RecordingEngine:
                     retryable=True,
                 )
             for place in range(len(self._received), len(generation.ids)):
-                self._receive(place, generation.ids[place])
+                self._receive(place, generation.ids[place], generation.logprobs[place])
             self._read_new()
         if self._truncate_at is None:
             self._emit_text(self._stop_filter.add(self._text.rest()))

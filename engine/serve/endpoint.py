@@ -246,7 +246,11 @@ class Endpoint:
         num_choices = body.num_choices * len(split_prompts(body))
         conversations = await self._begin(request, body, lambda: self._builder.completions(body), num_choices)
         response = CompletionResponse(
-            conversations, body.model, echo=bool(body.echo), with_logprobs=body.logprobs is not None
+            conversations,
+            body.model,
+            echo=bool(body.echo),
+            with_logprobs=body.logprobs is not None,
+            with_token_ids=body.return_token_ids,
         )
         return await self._respond(request, body, conversations, response)
 

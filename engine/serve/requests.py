@@ -30,7 +30,7 @@ NEUTRAL = {**{name: values for name, values in fields.NEUTRAL.items() if name no
 KNOWN = frozenset({
     "user", "store", "parallel_tool_calls", "service_tier", "stream_options", "reasoning_effort", "verbosity",
     "prompt_cache_key", "safety_identifier", "skip_special_tokens", "stop_token_ids", "ignore_eos",
-    "spaces_between_special_tokens", "include_stop_str_in_output", "chat_template_kwargs",
+    "add_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "chat_template_kwargs",
     *NEUTRAL,
 })  # fmt: skip
 """Known fields without an effect here; the operator gets no note about them."""
@@ -49,7 +49,12 @@ Limit = Annotated[int, Field(ge=1), BeforeValidator(_to_int)]
 NumChoices = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(_to_int)]
 Choice = Annotated[int, Field(ge=0, lt=MAX_CHOICES), BeforeValidator(_to_int)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), BeforeValidator(_to_int)]
-NumTops = Annotated[int, Field(ge=0, le=1), BeforeValidator(_to_int)]
+NumTops = Annotated[
+    int | None,
+    Field(ge=0, le=1),
+    BeforeValidator(lambda value: (1 if value else None) if isinstance(value, bool) else _to_int(value)),
+]
+"""Gateways send chat's `true` to completions, too."""
 StopText = Annotated[str, Field(min_length=1)]
 StopList = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
 
@@ -156,6 +161,7 @@ class GenerationRequest(BaseModel):
     stop: Stops = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
     metadata: dict[str, str] | None = None
     rocstar: RequestTask | None = None
 
@@ -185,7 +191,6 @@ class ChatRequest(GenerationRequest):
 
     messages: list[RequestMessage] = Field(default_factory=list)
     prefix_token_ids: Annotated[list[TokenId] | None, Field(min_length=1)] = None
-    return_token_ids: bool = False
     max_completion_tokens: Limit | None = None
     tools: Annotated[list[dict[str, Any]] | None, _nullable_schema(type="array", items=_TOOL)] = None
     tool_choice: str | dict[str, Any] | None = None
@@ -201,7 +206,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Annotated[str | list[Whole] | list[str] | list[list[Whole]], WithJsonSchema(_PROMPTS)]
     echo: bool | None = None
-    logprobs: NumTops | None = None
+    logprobs: NumTops = None
 
 
 class TokenizeRequest(BaseModel):

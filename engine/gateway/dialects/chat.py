@@ -94,7 +94,7 @@ def write(sample: SampledTurn) -> dict[str, Any]:
 
 
 def stream(sample: SampledTurn) -> Iterator[bytes]:
-    """Yield the answer as chunks: the role, the whole message, the end."""
+    """Yield the answer as chunks: the role, the whole message with the ids, the end."""
     head = _head(sample, "chat.completion.chunk")
 
     def chunk(delta: Mapping[str, Any], finish: str | None = None, **fields: Any) -> bytes:
@@ -102,14 +102,13 @@ def stream(sample: SampledTurn) -> Iterator[bytes]:
 
     opening = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
     yield encode_event({**head, "choices": [opening], **_prompt_ids(sample)})
-    extras = _extras(sample)
+    extras, ids = _extras(sample), _ids(sample)
     calls = [{"index": k, **call} for k, call in enumerate(extras.pop("tool_calls", ()))]
-    for delta in (extras, {"content": sample.message.text} if sample.message.text else {}):
-        if delta:
-            yield chunk(delta)
-    if calls:
-        yield chunk({"tool_calls": calls})
-    yield chunk({}, sample.finish, **_ids(sample))
+    for delta in (extras, {"content": sample.message.text}, {"tool_calls": calls}):
+        if any(delta.values()):
+            yield chunk(delta, **ids)
+            ids = {}
+    yield chunk({}, sample.finish, **ids)
     if sample.request.with_usage:
         yield encode_event({**head, "choices": [], "usage": usage(sample)})
     yield DONE

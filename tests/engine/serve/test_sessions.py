@@ -173,6 +173,37 @@ async def test_chat_shows_the_logprobs_of_its_ids(serving: Serving, model: str) 
             assert shown == "4" + client.agent.chat.stop_text or call("2+2") in shown
 
 
+@pytest.mark.parametrize(
+    ("model", "replies", "stop", "shown"),
+    [
+        ("rocstar-raw", ["Größe, then"], [], "Größe, then"),
+        ("rocstar-raw", ["Größe, then"], ["the"], "Größe,"),
+        ("rocstar-agent", ["Größe" + call("2+2"), "It is 4"], [], "Größe\nIt is 4"),
+    ],
+)
+async def test_a_stream_has_new_ids_and_their_logprobs_beside_each_delta(
+    serving: Serving, tmp_path: Path, model: str, replies: list[str], stop: list[str], shown: str
+) -> None:
+    fields = {"model": model, "stop": stop, "n": 2, "return_token_ids": True, "logprobs": True}
+    async with serving(scripted(replies), keeps=True) as client:
+        chunks = [one for one in await client.stream(**fields) if isinstance(one, dict)]
+        decode = client.agent.chat.decode
+    assert ["prompt_token_ids" in chunk for chunk in chunks] == [True, *[False] * (len(chunks) - 1)]
+    for k, record in enumerate(records(tmp_path / "served")):
+        num_prompt, text = record["segments"][0]["end"], ""
+        ids, rows = list[int](), list[Any]()
+        for choice in (one for chunk in chunks for one in chunk["choices"] if one["index"] == k):
+            ids += choice.get("token_ids", [])
+            rows += (choice["logprobs"] or {"content": []})["content"]
+            text += choice["delta"].get("content", "")
+            assert len(rows) == len(ids) and decode(ids).startswith(text[:5])
+        assert len(choice["token_ids"]) < len(ids), "the last chunk has what is new, not all"
+        assert text == shown and chunks[0]["prompt_token_ids"] == record["ids"][:num_prompt]
+        assert ids == record["ids"][num_prompt:]
+        assert [row["token"] for row in rows] == [f"token_id:{token}" for token in ids]
+        assert [row["logprob"] for row in rows] == record["logprobs"][num_prompt:]
+
+
 async def test_fields_without_an_effect_are_noted_and_recorded(serving: Serving, tmp_path: Path) -> None:
     async with serving(lambda request: "4", keeps=True) as client:
         thinking = {**MESSAGES, "thinking": {"type": "adaptive"}, "metadata": None}
