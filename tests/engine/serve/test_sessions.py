@@ -11,7 +11,7 @@ from rocstar.engine.serve.served_sessions import IDLE_S, ServedSession, ServedSe
 from rocstar.sandbox.http.guard import Owner, Owners
 from tests.fakes.scripted_policy import Reply, logprob_of
 
-from .conftest import QUESTION, TOKENIZER, Serving, call, make_agent, of_stream, opened, ready_tool, scripted
+from .conftest import QUESTION, TOKENIZER, Serving, call, events, make_agent, of_stream, opened, ready_tool, scripted
 from .test_kept import outcomes, records
 
 TOOL = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}
@@ -202,6 +202,25 @@ async def test_a_stream_has_new_ids_and_their_logprobs_beside_each_delta(
         assert ids == record["ids"][num_prompt:]
         assert [row["token"] for row in rows] == [f"token_id:{token}" for token in ids]
         assert [row["logprob"] for row in rows] == record["logprobs"][num_prompt:]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/sessions/one/v1/completions"])
+async def test_completions_have_the_ids_that_a_gateway_asks_for_as_in_chat(serving: Serving, path: str) -> None:
+    """rLLM goes on from ids there, with the fields that it adds to chat completions."""
+    body = {"model": "rocstar-raw", "prompt": [5, 6, 7], "add_special_tokens": False, "return_token_ids": True}
+    async with serving(lambda request: "abc") as client:
+        whole = await client.json(path, {**body, "logprobs": True})
+        async with client.post(path, {**body, "logprobs": True, "stream": True}) as response:
+            chunks = [chunk async for chunk in events(response) if isinstance(chunk, dict)]
+        plain = await client.json(path, {**body, "logprobs": False})
+        sampled = [*TOKENIZER.encode("abc"), client.agent.chat.stop_id]
+        assert not client.notes
+    assert plain["choices"][0]["logprobs"] is None and chunks[0]["choices"][0]["prompt_token_ids"] == [5, 6, 7]
+    for choices in (whole["choices"], [chunk["choices"][0] for chunk in chunks]):
+        assert [token for choice in choices for token in choice.get("token_ids", ())] == sampled
+        columns = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        assert [value for one in columns for value in one["token_logprobs"]] == [logprob_of(t) for t in sampled]
+    assert whole["choices"][0]["prompt_token_ids"] == [5, 6, 7]
 
 
 async def test_fields_without_an_effect_are_noted_and_recorded(serving: Serving, tmp_path: Path) -> None:
