@@ -9,7 +9,7 @@ import pytest
 from rocstar.engine.serve.endpoint import Endpoint
 from rocstar.engine.serve.served_sessions import IDLE_S, ServedSession, ServedSessions
 from rocstar.sandbox.http.guard import Owner, Owners
-from tests.fakes.scripted_policy import Reply, logprob_of
+from tests.fakes.scripted_policy import Reply, ScriptedPolicy, logprob_of
 
 from .conftest import QUESTION, TOKENIZER, Serving, call, events, make_agent, of_stream, opened, ready_tool, scripted
 from .test_kept import outcomes, records
@@ -202,6 +202,27 @@ async def test_a_stream_has_new_ids_and_their_logprobs_beside_each_delta(
         assert ids == record["ids"][num_prompt:]
         assert [row["token"] for row in rows] == [f"token_id:{token}" for token in ids]
         assert [row["logprob"] for row in rows] == record["logprobs"][num_prompt:]
+
+
+async def test_ids_that_arrive_with_a_stop_sequence_and_follow_it_are_not_streamed(serving: Serving) -> None:
+    """The engine reports all tokens at once, and ends the turn when the client has the first of them."""
+    is_read = asyncio.Event()
+
+    class Hasty(ScriptedPolicy):
+        async def generate(self, ids: list[int], **options: Any) -> Any:
+            sample = await super().generate(ids, **options)
+            await is_read.wait()
+            return sample
+
+    fields = {"model": "rocstar-raw", "stop": ["b"], "return_token_ids": True}
+    ids = []
+    async with serving(Hasty(scripted(["abc"]), TOKENIZER)) as client, client.streaming(**fields) as response:
+        async for chunk in events(response):
+            for choice in chunk["choices"] if isinstance(chunk, dict) else ():
+                ids += choice.get("token_ids", ())
+                if choice["delta"].get("content"):
+                    is_read.set()
+    assert ids == TOKENIZER.encode("ab")
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/sessions/one/v1/completions"])
