@@ -260,10 +260,8 @@ class CompletionResponse:
         for conversation, choice_parts in zip(self._conversations, parts_of_each, strict=True):
             for k in range(len(conversation.choices)):
                 text = self._echoed(conversation) + join_texts(choice_parts, k)["content"]
-                choices.append({
-                    **_text_choice(len(choices), text, conversation.finish(k), self._logprobs(conversation, k)),
-                    **self._prompt_ids(conversation), **self._token_ids(conversation, k),
-                })  # fmt: skip
+                fields = self._prompt_ids(conversation) | self._token_fields(conversation, k)
+                choices.append(_text_choice(len(choices), text, conversation.finish(k)) | fields)
             counted = conversation.usage()
             usage = {name: value + counted[name] for name, value in usage.items()}
         seed = self._conversations[0].order.seed
@@ -281,8 +279,7 @@ class CompletionResponse:
     def last(self, *, with_usage: bool) -> bytes:
         """The chunks that end the stream."""
         conversation = self._conversations[0]
-        choice = _text_choice(0, "", conversation.finish(0), self._logprobs(conversation, 0))
-        choice |= self._token_ids(conversation, 0)
+        choice = _text_choice(0, "", conversation.finish(0)) | self._token_fields(conversation, 0)
         ends = [encode_event({**self._head, "choices": [choice]})]
         if with_usage:
             ends.append(encode_event({**self._head, "choices": [], "usage": conversation.usage()}))
@@ -291,31 +288,30 @@ class CompletionResponse:
     def _prompt_ids(self, conversation: ServedConversation) -> dict[str, Any]:
         return {"prompt_token_ids": conversation.order.prompt_ids} if self._with_token_ids else {}
 
-    def _token_ids(self, conversation: ServedConversation, choice: int) -> dict[str, Any]:
-        trajectory = conversation.trajectories[choice]
-        return {"token_ids": trajectory.ids[trajectory.prompt_length :].tolist()} if self._with_token_ids else {}
-
     def _echoed(self, conversation: ServedConversation) -> str:
         return conversation.choices[0].chat.decode(conversation.order.prompt_ids) if self._echo else ""
 
-    def _logprobs(self, conversation: ServedConversation, choice: int) -> dict[str, Any] | None:
+    def _token_fields(self, conversation: ServedConversation, choice: int) -> dict[str, Any]:
+        """Return the fields of the tokens of a choice, as requested."""
+        trajectory, found = conversation.trajectories[choice], dict[str, Any]()
+        if self._with_token_ids:
+            found["token_ids"] = trajectory.ids[trajectory.prompt_length :].tolist()
         if not self._with_logprobs:
-            return None
+            return found
         decode = conversation.choices[choice].chat.decode
         rows: list[TokenRow] = []
         if self._echo and (scores := conversation.choices[0].scores) is not None:
             rows += prompt_rows(conversation.order.prompt_ids, scores, decode)
-        rows += policy_rows(conversation.trajectories[choice], decode)
-        return {
+        rows += policy_rows(trajectory, decode)
+        found["logprobs"] = {
             "tokens": [text for text, _, _ in rows],
             "token_logprobs": [logprob for _, logprob, _ in rows],
             "top_logprobs": [tops for _, _, tops in rows],
             # where the text of a token begins in the text of all of them
             "text_offset": list(accumulate((len(text) for text, _, _ in rows[:-1]), initial=0))[: len(rows)],
         }
+        return found
 
 
-def _text_choice(
-    choice: int, text: str, finish: str | None = None, logprobs: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    return {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish}
+def _text_choice(choice: int, text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"index": choice, "text": text, "logprobs": None, "finish_reason": finish}
