@@ -15,6 +15,7 @@ from rocstar.train.recipe.section import (
     Expert,
     LearningRate,
     Section,
+    Share,
     Steps,
     Tasks,
     Temperature,
@@ -54,6 +55,20 @@ class RlConfig(Section):
         ge=0,
         description="most rounds of further tasks in a step, each with a task per missing group with signal; "
         "tasks of medium difficulty gain weight",
+    )
+    retire_above: Expert[Share] = Field(
+        1.0,
+        gt=0.5,
+        le=1,
+        description="a task whose rate of correct attempts (posterior mean, discounted) reaches it comes no more, "
+        "unless only tasks_per_step tasks are left; 1 = never",
+    )
+    difficulty_floor: Expert[Share] = Field(
+        1.0,
+        ge=0.01,
+        le=1,
+        description="least share of epochs in which a task comes: what is always or never solved comes less often "
+        "than what is solved half of the time (train/algorithm/difficulty.py); 1 = every task in every epoch",
     )
     advantage: Expert[str] = Field(
         "grpo",
