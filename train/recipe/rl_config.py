@@ -75,6 +75,19 @@ class RlConfig(Section):
         description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "
         "'module:function', looked for beside the recipe, then on sys.path",
     )
+    length_penalty: Expert[Share] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="of a group's mean reward, which its longest response loses before the advantages, others in "
+        "proportion to the tokens that the policy wrote (train/algorithm/penalties.py)",
+    )
+    turn_penalty: Expert[Share] = Field(0.0, ge=0, le=1, description="the same by the number of turns")
+    overlong_buffer: Expert[Tokens] = Field(
+        0,
+        ge=0,
+        description="last tokens before stages.max_response_tokens within which the reward falls, by 1 at the limit",
+    )
     temperature: Expert[Temperature] = Field(1.0, gt=0, description="of the policy's sampling, and of its loss")
     lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")
     warmup_steps: Expert[Steps] = Field(20, ge=0, description="first steps, in which the rate rises linearly")
