@@ -2,7 +2,7 @@
 
     overlong   r_i -= clip((n_i - (limit - buffer)) / buffer, 0, 1)
                DAPO (arXiv 2503.14476), Eq. 13: within the last `buffer` tokens before the limit the reward falls
-               linearly, by 1 at the limit; n counts what the limit counts, the policy's tokens and the tools'.
+               linearly, by 1 at the limit; n counts the policy's tokens and the tools', as the limit does.
     shares     r_i -= max(0, mean(r)) * (length * l_i / max(l) + turns * u_i / max(u))
                prime-rl, orchestrator/algo/grpo.py (there 0.25 and 0.1): l counts the policy's tokens, u its turns,
                both relative to the longest sibling. In a group that is seldom right, length costs little.
@@ -45,7 +45,7 @@ class Penalties:
         return not (self.length or self.turns or self.buffer)
 
     def of(self, samples_G: Sequence[Sample]) -> list[float]:
-        """Return what each sibling's reward falls by, at least 0. A group without tokens loses nothing by length."""
+        """Return the penalty of each sibling, at least 0. A group without tokens loses nothing by length."""
         mean = max(0.0, fsum(sample.reward for sample in samples_G) / max(1, len(samples_G)))
         longest = max((sample.num_tokens for sample in samples_G), default=0) or 1
         most_turns = max((len(sample.tokens_U) for sample in samples_G), default=0) or 1

@@ -67,8 +67,8 @@ class RlConfig(Section):
         1.0,
         ge=0.01,
         le=1,
-        description="least share of epochs in which a task comes: what is always or never solved comes less often "
-        "than what is solved half of the time (train/algorithm/difficulty.py); 1 = every task in every epoch",
+        description="least share of epochs in which a task comes: one that is always or never solved comes less "
+        "often than one that is solved half of the time (train/algorithm/difficulty.py); 1 = every task in every epoch",
     )
     advantage: Expert[str] = Field(
         "grpo",
