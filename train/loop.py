@@ -117,7 +117,7 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
     batch = await source.take(step)
     # Seconds of a large step, in which the loop has tools, nodes and servers to answer.
     selection, metrics, updates = await asyncio.to_thread(
-        prepare, batch, recipe, step=step, ranks=run.team.world.size, cost=run.team.row_cost
+        prepare, batch, recipe, stage, step=step, ranks=run.team.world.size, cost=run.team.row_cost
     )
     if updates:
         async with contextlib.AsyncExitStack() as stack:
@@ -166,12 +166,12 @@ async def publish(run: Run) -> None:
 
 
 def prepare(
-    batch: Batch, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
+    batch: Batch, recipe: Recipe, stage: StageConfig, *, step: int, ranks: int = 1, cost: Cost = TOKENS
 ) -> tuple[Selection, dict[str, float], list[list[MicroBatch]]]:
     """Return the selection of a batch, its metrics, and its microbatches. Callable from any thread; does not
     wait."""
     rl = recipe.rl
-    selection = select(batch.groups, rl, seed=recipe.run.seed, step=step)
+    selection = select(batch.groups, rl, seed=recipe.run.seed, step=step, limit=stage.max_response_tokens)
     metrics = rollout_metrics(selection) | batch.metrics
     if batch.staleness is not None:
         metrics["policy/staleness_max"] = float(batch.staleness)

@@ -36,6 +36,7 @@ from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import LiveGroups, Roller
+from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.learner.cold_start import build_tokenizer
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
@@ -56,7 +57,6 @@ from rocstar.train.serving.agent import make_agent, open_sandbox
 from rocstar.train.serving.harness import open_harness
 from rocstar.train.serving.openai import KEY_VARIABLE
 from rocstar.train.tasks.chat_format import chat_format
-from rocstar.train.tasks.data import TaskCursor
 from rocstar.train.tasks.verify import num_answers
 
 
@@ -81,7 +81,7 @@ def roll_out_file(
             size = recipe.rl.rollouts_per_task
             context = EvaluationContext(recipe=recipe, agent=agent, nodes=None)
             groups = await run_share(context, tasks, size, seed, 1, "rollouts")
-            selection = select(groups, recipe.rl, seed=seed, step=1)
+            selection = select(groups, recipe.rl, seed=seed, step=1, limit=stage.max_response_tokens)
             write_or_rescue(out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode))
             return rollout_metrics(selection)
 
@@ -172,7 +172,7 @@ async def _all_steps(
     recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int, log: ConsoleLog
 ) -> dict[str, float]:
     total, rewards = Counter[str](), 0.0
-    cursor, budget = TaskCursor(tasks, seed=recipe.run.seed), TimeBudget()
+    cursor, budget = TaskCursor(tasks, seed=recipe.run.seed, rl=recipe.rl), TimeBudget()
     done = record_files(out / TRAJECTORIES)
     with Console(steps, [stage.name], log=log) as console:
         async with (
@@ -193,13 +193,14 @@ async def _all_steps(
             )
             for step in range(1, steps + 1):
                 if step in done:
-                    if recipe.rl.refill:  # which tasks it took depends on its rewards
+                    if recipe.rl.refill or cursor.observes:  # which tasks come depends on its rewards
                         await source.take(step)
                     else:
                         cursor.take(recipe.rl.tasks_per_step)
                     continue
                 groups = (await source.take(step)).groups
-                selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)
+                limit = stage.max_response_tokens
+                selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step, limit=limit)
                 await journal.seal(step, selection.verdicts, stage=stage.name)
                 metrics = rollout_metrics(selection)
                 console.on_step({"step": step, "stage": stage.name} | metrics | budget.finish())

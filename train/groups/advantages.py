@@ -23,6 +23,7 @@ def sample_of(trajectory: Trajectory, outcome: Scored) -> Sample:
         is_correct=outcome.is_correct,
         tokens_U=tuple(turn.end - turn.start for turn in trajectory.turns),
         errors_U=tuple(sum(result.is_error for result in turn.results) for turn in trajectory.turns),
+        tool_tokens=trajectory.response_length - trajectory.num_policy_tokens,
     )
 
 

@@ -15,6 +15,7 @@ from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
 from rocstar.engine.types import Failed, Group, Origin, Scored, Task, Trajectory
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal
+from rocstar.train.algorithm.penalties import Penalties, not_below_zero
 from rocstar.train.algorithm.roc import (
     Decision,
     Penalty,
@@ -81,15 +82,23 @@ def penalty_of(trajectory: Trajectory) -> Penalty:
     return roc_penalty(stats_of(trajectory))
 
 
-def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -> Selection:
+def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int, limit: int = 0) -> Selection:
     """Resample each group on correct and give the kept ones of all groups their advantage.
 
-    Draws depend on (seed, step, task) only, so that the order in which groups finish does not matter.
+    Draws depend on (seed, step, task) only, so that the order in which groups finish does not matter. `limit`: tokens
+    of a response at most, from which `rl.overlong_buffer` counts.
     """
     resampled = [resample_on_correct(group, config, seed=seed, step=step) for group in groups]
     used = sorted((group for group in resampled if group.kept), key=lambda group: group.task.id)
     samples = [[sample_of(t, outcome) for t, outcome in zip(g.kept, g.outcomes, strict=True)] for g in used]
-    advantages = estimate(config.advantage, samples)
+    penalties = Penalties(
+        length=config.length_penalty, turns=config.turn_penalty, buffer=config.overlong_buffer, limit=limit
+    )
+    if penalties.are_off:
+        advantages: Sequence[Sequence[Advantage]] = estimate(config.advantage, samples)
+    else:
+        given = estimate(config.advantage, [penalties.applied(group) for group in samples])
+        advantages = [not_below_zero(*pair) for pair in zip(samples, given, strict=True)]
     of_group = {id(group): given for group, given in zip(used, advantages, strict=True)}
     return Selection.of(resampled, [of_group.get(id(group), []) for group in resampled])
 

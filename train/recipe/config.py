@@ -82,6 +82,12 @@ class Recipe(Section):
                 f"lora.rank = {self.lora.rank} adapts a model that is there, and model.path = 'scratch' "
                 "makes one; name a model, or set lora.rank = 0"
             )
+        shortest = min((stage.max_response_tokens for stage in self.stages), default=self.rl.overlong_buffer + 1)
+        if self.rl.overlong_buffer >= shortest:
+            raise ValueError(
+                f"rl.overlong_buffer = {self.rl.overlong_buffer} is not below stages.max_response_tokens = "
+                f"{shortest}: every response would lose reward; lower it"
+            )
         labels = [config.label for config in self.eval]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"two sets of eval are called {twice[0]!r}; give one another name: name = '...'")

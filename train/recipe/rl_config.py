@@ -15,6 +15,7 @@ from rocstar.train.recipe.section import (
     Expert,
     LearningRate,
     Section,
+    Share,
     Steps,
     Tasks,
     Temperature,
@@ -55,10 +56,37 @@ class RlConfig(Section):
         description="most rounds of further tasks in a step, each with a task per missing group with signal; "
         "tasks of medium difficulty gain weight",
     )
+    retire_above: Expert[Share] = Field(
+        1.0,
+        gt=0.5,
+        le=1,
+        description="a task whose rate of correct attempts (posterior mean, discounted) reaches it comes no more, "
+        "unless only tasks_per_step tasks are left; 1 = never",
+    )
+    difficulty_floor: Expert[Share] = Field(
+        1.0,
+        ge=0.01,
+        le=1,
+        description="least share of epochs in which a task comes: one that is always or never solved comes less "
+        "often than one that is solved half of the time (train/algorithm/difficulty.py); 1 = every task in every epoch",
+    )
     advantage: Expert[str] = Field(
         "grpo",
         description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "
         "'module:function', looked for beside the recipe, then on sys.path",
+    )
+    length_penalty: Expert[Share] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="of a group's mean reward, which its longest response loses before the advantages, others in "
+        "proportion to the tokens that the policy wrote (train/algorithm/penalties.py)",
+    )
+    turn_penalty: Expert[Share] = Field(0.0, ge=0, le=1, description="the same by the number of turns")
+    overlong_buffer: Expert[Tokens] = Field(
+        0,
+        ge=0,
+        description="last tokens before stages.max_response_tokens within which the reward falls, by 1 at the limit",
     )
     temperature: Expert[Temperature] = Field(1.0, gt=0, description="of the policy's sampling, and of its loss")
     lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")

@@ -54,6 +54,7 @@ def test_rewards_and_verdicts_are_told_apart() -> None:
     assert metrics["tool/error_share_in_correct"] == metrics["penalty/error_mean"] == 0.5
     assert metrics["reject_equal_reward/solve_equal_zeros"] == 1 == metrics["groups/no_signal"]
     assert metrics["reject_equal_reward/solve_equal_non_all_zeros"] == 0
+    assert metrics["tokens/no_signal"] == 4 < metrics["tokens/generated"]
 
 
 @given(groups=batches)

@@ -146,6 +146,10 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"rl": {"roc_mode": "srot"}}, "rl.roc_mode = 'srot' is not known; did you mean 'sort'?"),
         ({"rl": {"roc_mode": "none"}}, "set rollouts_per_task = group_size"),
         ({"stages": [{"steps": 1, "max_response_tokens": 1, "max_turns": 1}]}, "stages.0.data is missing"),
+        (
+            {"rl": {"overlong_buffer": 8}, "stages": [{"steps": 1, "max_response_tokens": 8, "max_turns": 1}]},
+            "rl.overlong_buffer = 8 is not below stages.max_response_tokens = 8: every response would lose reward",
+        ),
         ({"sft": {"steps": 1}}, "sft.demonstration_tasks is missing"),
         ({"eval": {"data": {"source": "reasoning_gym"}}}, "needs families"),
         ({"tool": {"kind": "jupiter"}}, "tools.0.kind: tool 'jupiter' is not known; did you mean 'jupyter'?"),

@@ -25,6 +25,8 @@ class Sample:
     """Loss tokens of each turn."""
     errors_U: tuple[int, ...]
     """Tool calls of each turn whose result is an error."""
+    tool_tokens: int = 0
+    """Tokens behind the prompt that the policy did not write."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.reward):
