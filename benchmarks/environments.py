@@ -1,25 +1,28 @@
 """Does the reward rise in the example environments of TRL, OpenEnv and verifiers, whose files are unchanged?
 
-    python benchmarks/environments.py trl
-    python benchmarks/environments.py openenv --address http://127.0.0.1:8000    (of `openenv init echo_words`)
-    python benchmarks/environments.py verifiers --address tcp://127.0.0.1:5000   (a taskset of sums)
+    openenv init echo_words                                         (served at port 8000)
+    V/bin/python benchmarks/verifiers_server.py reverse_text        (in V verifiers 0.4 and its package of this name)
+    python benchmarks/environments.py [--seeds 3] [--out FILE]
 
 A model from nothing learns the form of a call from conversations with random actions, then reinforcement learns the
-environment. Prints avg@4 on held-out tasks before and after, and the rise with a paired bootstrap interval.
+environment: the mean reward of held-out tasks after the cold start and at the end, and the rise with a paired
+bootstrap interval over tasks.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from quickstart_seeds import rise
+import tomli_w
+from quickstart_seeds import is_complete, rise, run
+from report import ROOT, claim, finish, result_parser
 
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.tasks.environments.kinds import environments_of
@@ -53,53 +56,65 @@ class IncrementEnv:
         self.counter += step
         return self.counter
 '''
+SYSTEM = "Reverse the text character-by-character. Put your answer in <reversed_text> tags."
 MODEL = {"path": "scratch", "template": "qwen3"}
 SCRATCH = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 128}
 
 
-def recipe_of(environment: dict[str, Any], heldout: dict[str, Any], steps: int, seed: int) -> dict[str, Any]:
+def recipe_of(environment: dict[str, Any], heldout: dict[str, Any], seed: int) -> dict[str, Any]:
     """Return the recipe of a run in one environment."""
     return {
-        "run": {"name": "environment", "seed": seed},
+        "run": {"name": "environment", "seed": seed, "threads": 1},
         "model": {**MODEL, "scratch": {"vocab_size": 700, **SCRATCH}},
         "sft": {"steps": 300, "data": "chat.jsonl", "batch_size": 16, "optimizer": "muon", "lr": 1e-2,
                 "warmup_steps": 10, "max_tokens": 900},
         "environments": [environment],
         "rl": {"tasks_per_step": 8, "max_staleness": 0, "rollouts_per_task": 16, "group_size": 8, "lr": 1e-3,
                "warmup_steps": 0},
-        "stages": [{"steps": steps, "max_response_tokens": 96, "max_turns": 2}],
+        "stages": [{"steps": 40, "max_response_tokens": 96, "max_turns": 2}],
         "eval": [{"samples_per_task": 4, "data": heldout}],
         "engine": {"max_running": 128, "deterministic": True},
     }  # fmt: skip
 
 
-def trl(folder: Path, _: str, seed: int, steps: int) -> dict[str, Any]:
+def trl(folder: Path, _: str, seed: int) -> dict[str, Any]:
     """The class of TRL's documentation; its tasks are seeds."""
     (folder / "increment.py").write_text(INCREMENT)
     environment = {"kind": "increment:IncrementEnv", "data": {"source": "seeds", "size": 64}}
     heldout = {"source": "seeds", "size": 32, "seed": 1, "environment": "IncrementEnv"}
-    return recipe_of(environment, heldout, steps, seed)
+    return recipe_of(environment, heldout, seed)
 
 
-def openenv(folder: Path, address: str, seed: int, steps: int) -> dict[str, Any]:
+def openenv(folder: Path, address: str, seed: int) -> dict[str, Any]:
     """The server of OpenEnv's template: it echoes a message, and rewards its length up to ten characters."""
     environment = {"kind": "openenv", "args": {"url": address, "reward": "last"}, "max_episodes": 1,
                    "prompt": "Say a word. ", "data": {"source": "seeds", "size": 64}}  # fmt: skip
     heldout = {"source": "seeds", "size": 32, "seed": 1, "environment": "openenv"}
-    recipe = recipe_of(environment, heldout, steps, seed)
+    recipe = recipe_of(environment, heldout, seed)
     recipe["engine"]["deterministic"] = False
     return recipe
 
 
-def verifiers(folder: Path, address: str, seed: int, steps: int) -> dict[str, Any]:
-    """A taskset of sums; verifiers' own agent asks the policy."""
-    rows = [{"name": f"s{k}", "prompt": f"{k}+1?", "answer": str(k + 1)} for k in range(1, 9)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "heldout.jsonl").write_text("".join(json.dumps({**row, "name": "h"}) + "\n" for row in rows))
+def verifiers(folder: Path, address: str, seed: int) -> dict[str, Any]:
+    """verifiers' environment of reversed texts: the reward is the similarity of the answer to the reversed prompt."""
+    texts = ["".join(digits) for digits in permutations("123456789", 3)]
+    random.Random(0).shuffle(texts)
+    for name, some in {"rows": texts[:64], "heldout": texts[64:96]}.items():
+        rows = [{"name": text, "prompt": text, "system_prompt": SYSTEM, "answer": text[::-1]} for text in some]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     environment = {"kind": "verifiers", "args": {"address": address}, "data": {"source": "rows.jsonl"}}
-    recipe = recipe_of(environment, {"source": "heldout.jsonl", "environment": "verifiers"}, steps, seed)
-    recipe["rl"] |= {"tasks_per_step": 4, "rollouts_per_task": 8}
+    recipe = recipe_of(environment, {"source": "heldout.jsonl", "environment": "verifiers"}, seed)
+    recipe["rl"] |= {"tasks_per_step": 8, "rollouts_per_task": 8}
+    recipe["sft"]["digit_weight"] = 1.0
     return recipe
+
+
+MADE = {"trl": trl, "openenv": openenv, "verifiers": verifiers}
+TITLES = {
+    "trl": "TRL, the class of its documentation",
+    "openenv": "OpenEnv, the server of its template",
+    "verifiers": "verifiers, its environment reverse_text",
+}
 
 
 def echoed(message: str, length: int) -> str:
@@ -113,12 +128,13 @@ def conversations(name: str, functions: list[Any], rng: random.Random) -> Iterat
         number = rng.randint(1, 6)
         word = "".join(rng.choices("abcde", k=rng.randint(1, 6)))
         if name == "verifiers":
-            asked, arguments = f"{rng.randint(1, 8)}+1?", None
+            asked, arguments = "".join(rng.sample("123456789", 3)), None
         elif name == "trl":
             asked, arguments = f"Increment the counter by {rng.randint(1, 6)}.", {"step": number}
         else:
             asked, arguments = f"Say a word. {echoed('Echo Words environment ready!', 0)}", {"message": word}
-        messages = [{"role": "user", "content": asked}]
+        messages = [{"role": "system", "content": SYSTEM}] if name == "verifiers" else []
+        messages.append({"role": "user", "content": asked})
         if arguments is not None:
             call = {"name": functions[0]["function"]["name"], "arguments": arguments}
             messages.append(
@@ -126,35 +142,48 @@ def conversations(name: str, functions: list[Any], rng: random.Random) -> Iterat
             )
             result = echoed(word, len(word)) if name == "openenv" else str(number)
             messages.append({"role": "tool", "content": result})
-        answer = "done" if arguments else str(rng.randint(2, 9))
+        answer = "done" if arguments else f"<reversed_text>{''.join(rng.sample(asked, 3))}</reversed_text>"
         yield {"messages": [*messages, {"role": "assistant", "content": answer}], "tools": functions}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=["trl", "openenv", "verifiers"])
-    parser.add_argument("--address", default="")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--runs", type=Path, default=Path("runs/environments"))
-    given = parser.parse_args()
-    folder = (given.runs / f"{given.name}-{given.seed}").absolute()
+def prepare(folder: Path, name: str, address: str, seed: int) -> Path:
+    """Write the recipe and the conversations of a run; return the recipe's path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chat.jsonl").touch()
-    made = {"trl": trl, "openenv": openenv, "verifiers": verifiers}[given.name]
-    table = made(folder, given.address, given.seed, given.steps)
-    import tomli_w
-
-    (folder / "recipe.toml").write_text(tomli_w.dumps(table))
-    (environment,) = environments_of(load_recipe(folder / "recipe.toml")).values()
+    path = folder / "recipe.toml"
+    path.write_text(tomli_w.dumps(MADE[name](folder, address, seed)))
+    (environment,) = environments_of(load_recipe(path)).values()
     with (folder / "chat.jsonl").open("w") as file:
-        for row in conversations(given.name, [dict(one) for one in environment.functions], random.Random(given.seed)):
+        for row in conversations(name, [dict(one) for one in environment.functions], random.Random(seed)):
             file.write(json.dumps(row) + "\n")
-    command = [sys.executable, "-m", "rocstar.train", str(folder / "recipe.toml"), "--output-dir", str(folder / "run")]
-    with (folder / "log").open("w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log)
-    print(json.dumps({"name": given.name, "seed": given.seed, "steps": given.steps, **rise(folder / "run")}))
+    return path
+
+
+def main() -> int:
+    parser = result_parser(__doc__)
+    parser.add_argument("--names", nargs="*", default=list(MADE), choices=MADE)
+    parser.add_argument("--openenv", default="http://127.0.0.1:8000", help="the server's address")
+    parser.add_argument("--verifiers", default="tcp://127.0.0.1:5000", help="the server's address")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "environments")
+    given = parser.parse_args()
+    results, claims = [], []
+    for name in given.names:
+        for seed in range(given.seeds):
+            folder = (given.runs / f"{name}_{seed}").absolute()
+            if not is_complete(folder / "run"):
+                run(str(prepare(folder, name, getattr(given, name, ""), seed)), folder / "run", [])
+            results.append({"environment": name, "seed": seed, **rise(folder / "run")})
+            print(results[-1], flush=True)
+        mine = [one for one in results if one["environment"] == name]
+        passed = sum(one["ci_low"] > 0 for one in mine)
+        text = f"{TITLES[name]}: seeds whose held-out mean reward rises with the 95% interval above 0"
+        claims.append(claim(text, passed, "seeds", at_least=given.seeds))
+        for end in ("start", "end"):
+            mean = fmean(one[end] for one in mine)
+            claims.append(claim(f"{TITLES[name]}: mean held-out reward at the {end}", mean))
+    return finish("environments", {"results": results}, claims, given.out, seeds=range(given.seeds))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

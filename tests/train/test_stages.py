@@ -23,9 +23,11 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
 from rocstar.train.plan.resume import check_same_kind
+from rocstar.train.recipe.agent_config import AgentConfig
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import EngineConfig
+from rocstar.train.recipe.environment_config import EnvironmentConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.reward_config import RewardConfig
@@ -409,12 +411,15 @@ async def test_of_many_tasks_the_first_32_are_measured(make_run: MakeRun, answer
         Recipe(),
         Recipe(sft=COLD, reward=RewardConfig(kind="own:score")),
         Recipe(sft=COLD, reward=RewardConfig(mode="fused")),
+        Recipe(sft=COLD, agent=AgentConfig(kind="own:agent", reward="program")),
+        Recipe(sft=COLD, environments=[EnvironmentConfig(kind="textarena")]),
     ],
-    ids=["no cold start", "own reward", "the original's graders"],
+    ids=["no cold start", "own reward", "the original's graders", "reward of an agent", "reward of an environment"],
 )
 async def test_where_no_box_is_read_nothing_is_measured(make_run: MakeRun, answers: Answers, recipe: Recipe) -> None:
     run, asked = make_run(recipe), answers([])
-    await during_training.measure_cold_start(run, stage(), TASKS)
+    meta = {"environment": "textarena", "row": {}} if recipe.environments else {}
+    await during_training.measure_cold_start(run, stage(), [dataclasses.replace(task, meta=meta) for task in TASKS])
     assert asked == [] and read_metrics(run.metrics.path) == []
 
 

@@ -102,8 +102,9 @@ async def measure_cold_start(run: Run, stage: StageConfig, tasks: Sequence[Task]
 
     Nothing without a cold start, and for a reward that does not read a box.
     """
-    recipe, reward = run.recipe, run.recipe.reward
-    if run.live is None or not recipe.sft.steps or (reward.kind, reward.mode) != ("math", "strict"):
+    recipe = run.recipe
+    boxed_tasks = [task for task in tasks if recipe.reads_box(task.environment)][:SMOKE_TASKS]
+    if run.live is None or not recipe.sft.steps or not boxed_tasks:
         return
     agent = agent_for(run.live.agent, stage)
     greedy = dataclasses.replace(agent, sampling=dataclasses.replace(agent.sampling, temperature=0.0))
@@ -111,7 +112,7 @@ async def measure_cold_start(run: Run, stage: StageConfig, tasks: Sequence[Task]
     groups: list[Group] = []
     seed, at_once = recipe.run.seed + EVAL_SEED, recipe.engine.max_running * recipe.engine.num_replicas
     with run.budget.phase("eval"):
-        for share in split_shares(tasks[:SMOKE_TASKS], at_once):
+        for share in split_shares(boxed_tasks, at_once):
             groups += await run_share(context, share, 1, seed, run.step, "answers after the cold start")
     _forget_counts(run.live)
     scored = [t for group in groups for t in group.scored]

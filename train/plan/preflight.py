@@ -310,9 +310,7 @@ def _load_read(
     Notes the answers that it cannot read; ConfigError for more of them than the source allows.
     """
     tasks = _load(name, config, shown)
-    reward, own = recipe.reward, {one.label for one in recipe.environments if one.reward == "environment"}
-    is_unread = recipe.agent.reward == "program" or config.environment in own
-    if reward.kind != "math" or reward.mode != "strict" or is_unread:
+    if not recipe.reads_box(config.environment):
         return tasks
     unreadable = unreadable_truths(tasks)
     if not unreadable:

@@ -99,6 +99,12 @@ class Recipe(Section):
             raise ValueError("sft.demonstration_tasks is missing: demonstrations need tasks to solve")
         return self
 
+    def reads_box(self, environment: str | None) -> bool:
+        """Return whether the reward of a task in this environment, None or '' for none, reads a boxed answer."""
+        given = {one.label for one in self.environments if one.reward == "environment"}
+        is_given = self.agent.reward == "program" or environment in given
+        return (self.reward.kind, self.reward.mode) == ("math", "strict") and not is_given
+
 
 def with_eval_limits(recipe: Recipe) -> Recipe:
     """The recipe with the settings of its own sets as numbers: their own, else the last stage's, else those
