@@ -120,8 +120,8 @@ class ChatResponse:
         if self._with_logprobs:
             decode = self._conversation.choices[k].chat.decode
             names = [f"token_id:{token}" if self._with_token_ids else decode([token]) for token in ids]
-            rows = [{"token": name, "logprob": p, "top_logprobs": []} for name, p in zip(names, logprobs, strict=True)]
-            found["logprobs"] = {"content": rows}
+            pairs = zip(names, logprobs, strict=True)
+            found["logprobs"] = {"content": [{"token": name, "logprob": p, "top_logprobs": []} for name, p in pairs]}
         return found
 
     def _rest(self, k: int) -> dict[str, Any]:

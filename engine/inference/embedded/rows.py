@@ -85,5 +85,5 @@ def end_wait(future: asyncio.Future[Any], outcome: object) -> None:
 
 def tell(news: News) -> None:
     """On the event loop, once for all rows of a forward: a wake-up of the loop costs more than a token."""
-    for heard, *token in news:
-        heard(*token)
+    for heard, place, token, logprob in news:
+        heard(place, token, logprob)
