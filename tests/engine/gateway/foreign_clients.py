@@ -120,7 +120,7 @@ else:
     settings = {"model_name": MODEL, "train": {"temperature": 1.0}, "val": {"temperature": 0.0}}
     app = create_app({"key": "", "default_proxy": settings})
 listener = socket.create_server(("127.0.0.1", 0))
-http = httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60)
+http = httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=None)
 server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
 threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
 def ask(method, path, body=None):
