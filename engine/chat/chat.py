@@ -31,7 +31,7 @@ from rocstar.engine.chat.boundaries import (
     rewritten,
 )
 from rocstar.engine.chat.callforms import decoded_arguments, schemas_of
-from rocstar.engine.chat.readback import check_read_back, find_call_form
+from rocstar.engine.chat.readback import difference, find_call_form
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.chat.toolcalls import THOUGHT, parse_tool_calls
 from rocstar.engine.types import ToolCall, TurnForm
@@ -102,7 +102,11 @@ class ChatFormat:
         self.stop_ids = frozenset({self.stop_id})
         self._before_ids, self._before, self._after, self._after_ids = self._find_fixed_ids(special)
         # Siblings begin with the same prompt; rendering it is the dearest thing their engine does.
-        self._prompt_ids = lru_cache(maxsize=512)(self._make_prompt_ids)
+        self._prompt_ids = lru_cache(maxsize=512)(
+            lambda question, context, tools: self.messages_ids(
+                [*json.loads(context), {"role": "user", "content": question}], json.loads(tools)
+            )
+        )
         self._shown_check = lru_cache(maxsize=32)(lambda tools: ShownCheck(self.render, json.loads(tools)))
 
     def shown_check(self, tools: Sequence[Tool]) -> ShownCheck:
@@ -128,9 +132,6 @@ class ChatFormat:
         plain = [self._plain(with_decoded_arguments(message)) for message in messages]
         shown = self.tools if tools is None else [self._plain(tool) for tool in tools]
         return self._encode(self.render(plain, shown, gen=True))
-
-    def _make_prompt_ids(self, question: str, context: str, tools: str) -> list[int]:
-        return self.messages_ids([*json.loads(context), {"role": "user", "content": question}], json.loads(tools))
 
     def tool_suffix_ids(self, texts: Sequence[str]) -> list[int]:
         """Ids from behind the policy's stop token to the opening of its next turn."""
@@ -230,10 +231,9 @@ class ChatFormat:
             if not stop:
                 raise ChatError(f"assistant message {k} does not end with {self.stop_text!r}")
             if message.get("tool_calls"):
-                try:
-                    check_read_back(text.replace(_CUT, ""), given[k]["tool_calls"], self.form, schemas)
-                except ChatError as error:
-                    raise ChatError(f"assistant message {k}: {error}") from None
+                written = text.replace(_CUT, "")
+                if (why := difference(written, given[k]["tool_calls"], self.form, schemas)) is not None:
+                    raise ChatError(f"assistant message {k}: {why}; the template writes {written[:200]!r}")
             if not lead.startswith(done):
                 raise rewritten(done, lead, f"message {k}")
             context = self._encode(lead[len(done) :])

@@ -297,7 +297,7 @@ async def test_answers_of_a_foreign_version_do_not_stop_the_client(redis: RedisS
         reply = lease.replace(":client:", ":reply:")
         redis.cli("xadd", reply, "*", "answers", "nonsense")
         strange, _ = encode_answers([Answer(ref="stdlib/9-9", call_id=77, outcome=ok())])
-        redis.cli("xadd", reply, "*", "answers", strange.decode())
+        redis.cli("xadd", reply, "*", "answers", last=strange)
         await until(lambda: fabric.counters()["unreadable"] == 1)
         await until(lambda: fabric.counters()["late_answers"] == 1)
         async with working(redis.url, programs):

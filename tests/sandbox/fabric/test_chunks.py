@@ -50,8 +50,7 @@ class Watched:
         watch(wire, "_load", lambda given, found: len(given[0]))
         watch(ChunkSplitter, "text", lambda given, found: len(given[1]))
         watch(ChunkSplitter, "content", lambda given, found: len(given[1]))
-        watch(ChunkJoiner, "text", lambda given, found: len(found))
-        watch(ChunkJoiner, "content", lambda given, found: len(found))
+        watch(ChunkJoiner, "unpack", lambda given, found: len(found))
 
 
 @pytest.fixture
