@@ -132,6 +132,24 @@ class Interpreter:
                 self._cells.append((code, result.status))
                 return Ran(result=result, restarted=restarted, replayed=replayed)
 
+    async def branch(self) -> Interpreter:
+        """Return an independent copy of this interpreter, by a fork of its process; both keep the invariant.
+
+        A lost interpreter is lost in both, and each reports it or replays at its next cell. Several may be
+        made at a time; `branch` must not overlap with `run` or `close`.
+
+        Raises:
+            SandboxError: the fork failed.
+        """
+        other = Interpreter(self._sandbox, flavour=self._flavour, limits=self._limits, seed=self._seed)
+        other._cells = list(self._cells)
+        if self._session is not None:
+            try:
+                other._session = await self._session.branch()
+            except SessionLost:
+                other._session = self._session
+        return other
+
     async def close(self) -> None:
         """Release the interpreter; if the sandbox cannot be reached, its lease ends it."""
         session, self._session = self._session, None

@@ -6,7 +6,8 @@ functions.
               "errors": [[entry ref, id or null, message, kind, retryable]]}
 
 MessagePack, whose texts are UTF-8; chunks.py has other texts, and with `apart` those that are long.
-Fields that have their default are left out.
+Fields that have their default are left out, so "v" is a digest of all fields and defaults: nodes of versions that
+differ in one detect each other.
 
 Other programs may write to the same Redis, so every message is checked: an invalid one fails only itself.
 """
@@ -15,16 +16,17 @@ import contextlib
 import json
 import math
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.fabric.chunks import CHUNK_BYTES, MAX_MESSAGE_BYTES, ChunkJoiner, ChunkSplitter
-from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError
 
 LIGHT = 1 << 18
 """The characters above which a message has a single call and chunks; a lighter one is read and written in a
@@ -48,8 +50,17 @@ def full_error(reason: str) -> SandboxError:
     return SandboxError(f"the fabric is full: {reason}. Try again later.", kind="full", retryable=True)
 
 
+def format_digest(*kinds: type[Any]) -> int:
+    """Return a digest of the names and defaults of the fields of dataclasses."""
+    rows = [(one.name, None if one.default is MISSING else one.default) for kind in kinds for one in fields(kind)]
+    return zlib.crc32(repr(rows).encode())
+
+
+VERSION = format_digest(Limits, ExecRequest, Display, ExecResult)
+
+
 class _Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    v: Literal[3] = 3
+    v: int = VERSION
     sizes: list[Annotated[int, Meta(gt=0, le=CHUNK_BYTES)]]
 
 
@@ -208,6 +219,8 @@ def _load(blob: bytes, kind: type[M]) -> M:
     if len(blob) > MAX_BYTES:
         raise ValueError(f"the message has {len(blob)} bytes")
     message = msgspec.msgpack.decode(blob, type=kind)
+    if message.v != VERSION:
+        raise ValueError(f"it has version {message.v}, this node {VERSION}")
     if sum(message.sizes) > MAX_MESSAGE_BYTES:
         raise ValueError(f"the chunks have {sum(message.sizes)} bytes, more than {MAX_MESSAGE_BYTES}")
     return message

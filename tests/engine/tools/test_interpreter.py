@@ -57,6 +57,13 @@ class Notebook:
             return fake.error(exit_code=3, stdout=str(self.state))
         return fake.error(stdout=str(self.state)) if code == "boom" else fake.ok(str(self.state))
 
+    async def branch(self) -> "Notebook":
+        if self.lost is not None:
+            raise SessionLost(f"gone: {self.lost}", reason=self.lost)
+        other = Notebook(self.sandbox, self.options)
+        other.state = list(self.state)
+        return other
+
     async def close(self) -> None:
         self.closed += 1
 
@@ -101,6 +108,37 @@ def test_losses_that_are_not_the_cells_fault_are_never_seen(codes: list[str], lo
     assert [r.restarted for r in ran] == [False, *(code.startswith("exit") for code in codes)][: len(codes)]
     if not any(losses) and "exit, and then the supervisor" not in codes:
         assert not any(r.replayed for r in ran)
+
+
+async def run_branched(sandbox: Any, before: list[str], after: list[str]) -> list[list[Ran]]:
+    """What comes behind a branch: of the branch, then of the one that it was made of."""
+    made = interpreter(sandbox)
+    for code in before:
+        await made.run(code, deadline=None)
+    other = await made.branch()
+    return [[await one.run(code, deadline=None) for code in after] for one in (other, made)]
+
+
+@given(before=st.lists(cells, max_size=4), after=st.lists(cells, max_size=4))
+@example(before=["a", "exit"], after=["b", "a"])
+@example(before=[], after=["a"])
+@example(before=["a"], after=["exit", "b"])
+def test_a_branch_goes_on_as_the_other_does(before: list[str], after: list[str]) -> None:
+    """Neither sees what the other does, and a branch of one that a cell ended tells so, too."""
+    before, after = ([c.partition(",")[0] for c in codes] for codes in (before, after))
+    alone = asyncio.run(run_all(Notebooks(), [*before, *after]))[len(before) :]
+    for ran in asyncio.run(run_branched(Notebooks(), before, after)):
+        assert [(r.result.stdout, r.restarted, r.replayed) for r in ran] == [
+            (r.result.stdout, r.restarted, False) for r in alone
+        ]
+
+
+@pytest.mark.parametrize("is_branch", [True, False])
+async def test_whichever_of_two_is_lost_is_built_from_its_own_cells(is_branch: bool) -> None:
+    losses = [None, None, "evicted"] if is_branch else [None, None, None, "evicted"]
+    branch, other = await run_branched(Notebooks(losses), ["a", "b"], ["a"])
+    assert [branch[0].replayed, other[0].replayed] == [is_branch, not is_branch]
+    assert branch[0].result.stdout == other[0].result.stdout == str([7, "a", "b", "a"])
 
 
 @pytest.mark.parametrize("reason", NOT_ITS_FAULT)

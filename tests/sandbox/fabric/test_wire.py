@@ -1,6 +1,7 @@
 """Entries and answers arrive as they were sent; anything else is refused."""
 
-from dataclasses import fields, replace
+from dataclasses import fields, make_dataclass, replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from rocstar.sandbox.fabric.chunks import CHUNK_BYTES, CHUNK_CHARS, LONG, grouped
 from rocstar.sandbox.fabric.pending_answers import split_answers
-from rocstar.sandbox.fabric.wire import LIGHT, Answer, EntryDraft, WireCall, WireError, encode_answers
+from rocstar.sandbox.fabric.wire import LIGHT, Answer, EntryDraft, WireCall, WireError, encode_answers, format_digest
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError, Status
 from tests.fakes.sandbox import ok, timeout
 
@@ -162,6 +163,15 @@ def test_other_fields_are_refused() -> None:
     ):
         with pytest.raises(WireError, match="version"):
             decode_answers(msgspec.msgpack.encode({**answers, **other}))
+
+
+def test_the_version_tells_of_each_field_and_default() -> None:
+    """A default is not sent: nodes whose defaults differ would run something else."""
+
+    def version(**defaults: Any) -> int:
+        return format_digest(make_dataclass("Kind", [(name, Any, value) for name, value in defaults.items()]))
+
+    assert len({version(a=1, b=2), version(a=1, b=3), version(a=1, c=2), version(a=1)}) == 4
 
 
 def test_no_field_of_a_request_is_forgotten() -> None:
