@@ -38,7 +38,7 @@ def write_evaluation(run: Path, step: int, attempts: list[bool]) -> dict[str, An
     folder = run / "evaluations" / f"step_{step:06d}"
     folder.mkdir(parents=True)
     questions = {f"q{k}": {"attempts": [right]} for k, right in enumerate(attempts)}
-    write_json(folder / "results.json", {"sets": {"held": {"questions": questions}}})
+    write_json(folder / "results.json", {"sets": {"held": {"k": 2, "questions": questions}}})
     share = sum(attempts) / len(attempts)
     return {"step": step, "stage": "eval", "phase": "eval", "time_s": 0.0, "eval/held/avg@1": share}
 
