@@ -13,8 +13,7 @@ from functools import partial
 
 from rocstar.sandbox.command_line import USAGE_ERROR, CommandParser, parse_or_exit
 from rocstar.sandbox.extras import missing_extra_message, shell_command
-from rocstar.train.cli.arguments import refuse_unknown
-from rocstar.train.cli.training import interrupted
+from rocstar.train.cli.training import interrupted, refuse_unknown
 from rocstar.train.cli.verbs import VERBS, Verb
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.ending import guarded

@@ -23,8 +23,8 @@ from rocstar.train.reading.diagnosis.watch import Watch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.console import Console
-from rocstar.train.record.console_log import ConsoleLog
 from rocstar.train.record.listening import listening
+from rocstar.train.record.manifest import ConsoleLog
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import METRICS
 from rocstar.train.record.stall import guarded, stall_s

@@ -25,15 +25,14 @@ from typing import Any, Final
 
 from rocstar.engine.record.files import whole_file
 from rocstar.train.data.build_config import COMMIT, BuildConfig, SourceConfig, forbids_commercial_use
-from rocstar.train.data.candidate import Candidate, Dropped
 from rocstar.train.data.check import evidence_of, make_check, read_questions
 from rocstar.train.data.difficulty import PassRate, read_attempts
 from rocstar.train.data.funnel import FUNNEL, REASONS, Funnel, SourceInfo
-from rocstar.train.data.row_table import SCHEMA, RowTable
+from rocstar.train.data.row_table import SCHEMA, Candidate, Dropped, RowTable
 from rocstar.train.data.task_rows import read_task
 from rocstar.train.data.work_file import discard_work, open_work
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.targets import make_folder
+from rocstar.train.record.run_directory import make_folder
 from rocstar.train.tasks.rows import HUB, local_copy, rows_from, source_files
 
 RULES: Final = 2

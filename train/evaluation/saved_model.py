@@ -40,8 +40,15 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
-from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused, write_config
-from rocstar.train.record.targets import make_folder
+from rocstar.train.record.run_directory import (
+    CONFIG,
+    LOCK,
+    MANIFEST,
+    claim,
+    discard_if_unused,
+    make_folder,
+    write_config,
+)
 from rocstar.train.serving.agent import max_positions as max_positions
 from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import backend_of

@@ -26,7 +26,7 @@ from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import hub
 from rocstar.train.learner.checkpoint import checkpoint_bytes
-from rocstar.train.learner.cold_start import encode_rows
+from rocstar.train.learner.cold_start import encode_rows, read_conversations
 from rocstar.train.learner.hub import Unreachable
 from rocstar.train.learner.model_io import (
     check_can_load,
@@ -36,11 +36,10 @@ from rocstar.train.learner.model_io import (
     is_here,
     load_max_positions,
     load_tokenizer,
+    measure,
     nowhere,
 )
-from rocstar.train.learner.model_size import measure
 from rocstar.train.learner.scratch import MAX_POSITIONS
-from rocstar.train.learner.sft import read_conversations
 from rocstar.train.plan.plan import Machines
 from rocstar.train.plan.prompts import PromptCheck
 from rocstar.train.recipe import own_code
@@ -52,9 +51,8 @@ from rocstar.train.record.callbacks import Callback
 from rocstar.train.record.learned_questions import Learned, Question
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
 from rocstar.train.record.trackers import check_tracker
-from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
+from rocstar.train.serving.agent import REDIS_VARIABLE, check_agent, workers_url
 from rocstar.train.serving.backend import backend_of, check_backend
-from rocstar.train.serving.harness import check_agent
 from rocstar.train.tasks.chat_format import chat_format, check_scratch, conversation_format
 from rocstar.train.tasks.compare import unreadable_truths
 from rocstar.train.tasks.data import interleave_by_source, load_tasks, mixed_by_weight

@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 from rocstar.engine.progress.progress import format_bytes
 from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.balance import Cost
-from rocstar.train.learner.model_io import DTYPES
-from rocstar.train.learner.model_size import ModelSize, measure, model_without_weights, row_cost
+from rocstar.train.learner.model_io import DTYPES, ModelSize, measure, model_without_weights, row_cost
 from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
@@ -33,17 +32,21 @@ from rocstar.train.rehearsal.memory_fit import (
     check_fit,
     server_kv_capacity,
 )
-from rocstar.train.rehearsal.memory_scopes import scopes
 from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, MemoryPeak, highest
-from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases, decode
-from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, fake_examples, rl_rows, sft_rows
+from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases, decode, scopes
 from rocstar.train.rehearsal.timeline import (
     HARDWARE,
     Hardware,
+    PackedStep,
+    RowLengths,
     Timeline,
     Transfers,
+    batch_of,
     cost_model,
+    fake_examples,
     generate_s,
+    rl_rows,
+    sft_rows,
     timeline,
     transfers,
 )

@@ -32,9 +32,9 @@ from rocstar.train.recipe.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from rocstar.train.learner.model_size import ModelSize
+    from rocstar.train.learner.model_io import ModelSize
     from rocstar.train.learner.team import LearnerTeam
-    from rocstar.train.serving.node_commands import NodeAddress, OpenedNode, OpenNode, OpenService
+    from rocstar.train.serving.nodes import NodeAddress, OpenedNode, OpenNode, OpenService
 
 BACKENDS: Mapping[str, str] = {
     "embedded": "rocstar.train.serving.embedded:Embedded",

@@ -28,8 +28,7 @@ from rocstar.engine.nodes.grants import PART
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.learner import LocalEngine
-from rocstar.train.learner.model_io import HEAD_DTYPES, load_model, load_tokenizer
-from rocstar.train.learner.model_size import ModelSize, memory_row
+from rocstar.train.learner.model_io import HEAD_DTYPES, ModelSize, load_model, load_tokenizer, memory_row
 from rocstar.train.learner.sharding import placed
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.engine_publisher import EnginePublisher, Weights, serve_in
@@ -37,7 +36,7 @@ from rocstar.train.publish.publisher import Measure
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import EngineBackend, Learning, Opened, opened_fleet
-from rocstar.train.serving.node_commands import OpenNode, OpenService, open_others
+from rocstar.train.serving.nodes import OpenNode, OpenService, open_others
 from rocstar.train.tasks.chat_format import chat_format
 
 PROMPT_SHARE = 0.25

@@ -31,8 +31,7 @@ from rocstar.engine.progress.progress import format_bytes, working
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.commands import ReleaseMemory
-from rocstar.train.learner.model_io import DTYPES, checked_folder, load_tokenizer, vocabulary_size
-from rocstar.train.learner.model_size import ModelSize
+from rocstar.train.learner.model_io import DTYPES, ModelSize, checked_folder, load_tokenizer, vocabulary_size
 from rocstar.train.learner.store_channel import travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.rank_commands import WriteWeights, weight_shapes
@@ -42,7 +41,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened, opened_fleet
-from rocstar.train.serving.node_commands import NodeAddress, OpenedNode, OpenNode, OpenService, open_others
+from rocstar.train.serving.nodes import NodeAddress, OpenedNode, OpenNode, OpenService, open_others
 from rocstar.train.serving.placement import GpuMap, check_gpus, server_env
 from rocstar.train.tasks.chat_format import chat_format
 

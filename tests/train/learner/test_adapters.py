@@ -23,7 +23,7 @@ from rocstar.train.learner.claims import check_folder
 from rocstar.train.learner.gather import planned
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.sharded_loading import load_learner
+from rocstar.train.learner.sharding import load_learner
 from rocstar.train.learner.weight_file import write_owned
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import ConfigError

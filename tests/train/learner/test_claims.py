@@ -22,7 +22,7 @@ from rocstar.train.learner.export.source import find_source
 from rocstar.train.learner.import_gguf import import_gguf
 from rocstar.train.learner.model_io import checked_folder, load_model, load_tokenizer
 from rocstar.train.learner.scratch import train_tokenizer
-from rocstar.train.learner.sharded_loading import load_shards
+from rocstar.train.learner.sharding import load_shards
 from rocstar.train.learner.weight_file import INDEX, SINGLE
 from rocstar.train.recipe.errors import ConfigError
 

@@ -13,7 +13,7 @@ import pytest
 
 from rocstar.engine.chat.boundaries import load_template
 from rocstar.train.cli import main
-from rocstar.train.compose import model as compose_model
+from rocstar.train.compose import start as compose_model
 from rocstar.train.learner.scratch import train_tokenizer
 from rocstar.train.learner.world import World
 from rocstar.train.plan.prompts import dated

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from rocstar.engine.scheduling.policies import POLICIES as SCHEDULER_POLICIES
 from rocstar.train.cli import main
-from rocstar.train.recipe.config import Recipe, with_eval_limits
+from rocstar.train.recipe.config import CallbackConfig, Recipe, RunConfig, with_eval_limits
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import POLICIES
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe
 from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
 from rocstar.train.recipe.toml_file import to_toml
 
 RECIPES = sorted((Path(__file__).parents[3] / "train" / "recipes").glob("*.toml"))

@@ -13,10 +13,9 @@ import pytest
 
 from rocstar.train.groups.selection import FAILED
 from rocstar.train.recipe import own_code
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import CallbackConfig, Recipe, RunConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
 from rocstar.train.record import listening as listening_module
 from rocstar.train.record.callbacks import Callback, Listeners, RunStart, StopRun
 from rocstar.train.record.listening import listening

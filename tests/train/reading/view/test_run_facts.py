@@ -14,8 +14,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.recipe.toml_file import to_toml
-from rocstar.train.record.console_log import ConsoleLog
-from rocstar.train.record.manifest import recorded
+from rocstar.train.record.manifest import ConsoleLog, recorded
 from rocstar.train.record.metrics import is_zero_if_absent, read_metrics
 from rocstar.train.record.run_directory import CONSOLE_LOG
 
