@@ -370,7 +370,7 @@ BUGS = [
     Bug("read_toml", "data.removeprefix(codecs.BOM_UTF8).decode()", "data.decode()", "test_toml_file.py::test_a_byte_order_mark_and_ends_of_lines_change_nothing"),
     Bug("evaluation_page.list_questions", '"f" if a is None else "k" if a else "t" if t else "w"', '"k" if a else "t" if t else "w"', "view/test_evaluation_page.py::test_every_attempt_is_counted_as_the_engine_understands_it"),
     Bug("record_of", "p if p == p else None", "p", "engine/test_record.py::test_what_has_no_logprob_says_so"),
-    Bug("recorded_start.recorded_start", 's["end"] <= end', 's["start"] <= end', "served/test_recorded_start.py::test_a_place_is_the_tokens_before_it"),
+    Bug("chatting.recorded_start", 's["end"] <= end', 's["start"] <= end', "served/test_recorded_start.py::test_a_place_is_the_tokens_before_it"),
     Bug("forbidden_operator", "is_identity = command in FUNCTIONS and letters and of_truth & FUNCTIONS", "is_identity = True", "test_operators.py"),
     Bug("registry.load_tasks_of", "{**task.meta, HIDDEN: True}", "task.meta", "benchmarks/test_choices.py::test_the_canary_is_kept_and_the_questions_are_hidden"),
     Bug("reinforce_pp", "math.fsum(s.num_tokens * s.reward for s in samples) / num_tokens", "math.fsum(s.reward for s in samples) / len(samples)", "algorithm/test_advantages.py"),
@@ -422,5 +422,5 @@ BUGS = [
     Bug("loose_variants", "lines[:-1]", "lines[:-2]", "benchmarks/test_ifeval_verdicts.py::test_every_recorded_verdict_is_ours"),
     Bug("MeasureBatch.execute", "rank.learner.measured(self.micros, self.temperature)", "list(self.micros)", "learner/test_ranks.py::test_the_primitives_of_a_step_make_the_bits_of_the_whole_step"),
     Bug("Selection.of", "pair[0].task.id", "0", "groups/test_selection.py"),
-    Bug("weight_file.write_owned", "deque(weights, maxlen=0)", "pass", "test_weight_file.py::test_a_full_disk_is_told_at_the_end"),
+    Bug("gather.write_owned", "deque(weights, maxlen=0)", "pass", "test_weight_file.py::test_a_full_disk_is_told_at_the_end"),
 ]

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(build_parser().format_help(), end="")
         return USAGE_ERROR
     if arguments[0] in ("-V", "--version"):
-        from rocstar.train.record.version import commit, version_of
+        from rocstar.train.record.manifest import commit, version_of
 
         found, version = commit(), version_of("rocstar") or "unknown"  # runs git, and so not with each parser
         print(f"rocstar {version}" + (f" (commit {found})" if found else ""))

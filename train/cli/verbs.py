@@ -81,13 +81,13 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _write_eval_page(folder: Path) -> None:
-    from rocstar.train.reading.view.report import write_eval_report
+    from rocstar.train.reading.view.export_page import write_eval_report
 
     write_eval_report(folder)
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rocstar.train.reading.view.report import write_eval_report, write_report
+    from rocstar.train.reading.view.export_page import write_eval_report, write_report
 
     if (options.run / "results.json").is_file():
         print(write_eval_report(options.run, reveal=options.reveal))

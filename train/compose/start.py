@@ -37,7 +37,7 @@ from rocstar.train.learner.world import Roles, World
 from rocstar.train.plan.preflight import Findings, Tasks, check_start
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import bytes_to_keep, check_same_kind, complete, take_recipe
-from rocstar.train.reading.view.report import write_report
+from rocstar.train.reading.view.export_page import write_report
 from rocstar.train.recipe.model_config import ModelConfig
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.manifest import ConsoleLog, recorded

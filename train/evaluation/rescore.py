@@ -27,20 +27,10 @@ from rocstar.engine.record.json_record import RecordError, encode_judgement, enc
 from rocstar.engine.record.reading import read_records
 from rocstar.engine.rollout.rollout import Judge
 from rocstar.engine.types import Attempt, Failed, FinishReason, Outcome, Scored, Task, Trajectory, Turn
-from rocstar.train.evaluation import evaluation_folder
+from rocstar.train.evaluation import evaluation_folder, provenance
 from rocstar.train.evaluation.benchmarks.benchmark import tasks_digest
 from rocstar.train.evaluation.benchmarks.registry import find, load_tasks_of
 from rocstar.train.evaluation.evaluation_folder import RESULTS, numbers, stored_overlap
-from rocstar.train.evaluation.provenance import (
-    data_facts,
-    differences,
-    file_digests,
-    judge_facts,
-    last_facts,
-    model_digests,
-    model_folder,
-    verifier_digests,
-)
 from rocstar.train.evaluation.results import Evaluation, results_text, to_attempt
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.learner.model_io import load_tokenizer
@@ -48,8 +38,7 @@ from rocstar.train.plan.preflight import load_heldout
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import parse_recipe, to_toml
 from rocstar.train.record.manifest import COMPLETE, ManifestError, read_manifest, recorded
 from rocstar.train.record.run_directory import CONFIG, config_of, make_folder
 from rocstar.train.serving.agent import open_sandbox
@@ -91,7 +80,7 @@ async def verify(directory: Path) -> Verification:
     was = {name: digest for name, digest in entry["files"].items() if name not in gone}
     there = [name for name in was if (directory / name).is_file()]
     found.differences += [f"{name}: is missing" for name in was if name not in there]
-    found.differences += differences(was, file_digests(directory, there))
+    found.differences += provenance.differences(was, provenance.file_digests(directory, there))
     if not found.differences:
         found.differences += _numbers(here)
     facts: Mapping[str, Any] = entry.get("evaluation", {})
@@ -117,7 +106,7 @@ def _numbers(stored: FinishedEvaluation) -> list[str]:
         return []
     return [
         "results.json: the numbers differ from those of the records",
-        *differences(stored.results["sets"], recomputed)[:MOST_SHOWN],
+        *provenance.differences(stored.results["sets"], recomputed)[:MOST_SHOWN],
     ]
 
 
@@ -125,12 +114,14 @@ def _identity(stored: FinishedEvaluation, facts: Mapping[str, Any], found: Verif
     """Compare model, data and verifier, if they are on this machine."""
     recipe, sets = stored.recipe, stored.sets
     _data(recipe, sets, facts.get("data", {}), found)
-    found.differences += differences(facts.get("verifier", {}), verifier_digests(recipe, sets), "verifier.")
+    found.differences += provenance.differences(
+        facts.get("verifier", {}), provenance.verifier_digests(recipe, sets), "verifier."
+    )
     model: Mapping[str, Any] = facts.get("model", {})
     if model.get("weights") is None:
         found.unchecked.append("model: the manifest has no digest of weights (a run or an endpoint)")
         return
-    folder = model_folder(recipe.model.path)
+    folder = provenance.model_folder(recipe.model.path)
     if folder is None:
         found.unchecked.append(f"model: {recipe.model.path!r} is not on this machine")
         return
@@ -139,7 +130,7 @@ def _identity(stored: FinishedEvaluation, facts: Mapping[str, Any], found: Verif
     except ConfigError as error:
         found.unchecked.append(f"model: {error}")
         return
-    found.differences += differences(model, model_digests(folder, template), "model.")
+    found.differences += provenance.differences(model, provenance.model_digests(folder, template), "model.")
 
 
 def _data(recipe: Recipe, sets: Sequence[EvaluationSet], was: Mapping[str, Any], found: Verification) -> None:
@@ -154,7 +145,9 @@ def _data(recipe: Recipe, sets: Sequence[EvaluationSet], was: Mapping[str, Any],
             continue
         alone = recipe.model_copy(update={"eval": [config]})
         chosen = evaluation_sets(alone, {config.label: tasks})[0]
-        found.differences += differences(was, {config.label: data_facts(chosen, config.path)}, "data.")
+        found.differences += provenance.differences(
+            was, {config.label: provenance.data_facts(chosen, config.path)}, "data."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,11 +359,11 @@ async def rescore_into(stored: FinishedEvaluation, out: Path, write_page: Callab
     (out / CONFIG).write_text(to_toml(stored.recipe), encoding="utf-8")
     names = [chosen.name for chosen in stored.sets]
     with recorded(out, stored.recipe, world_size=1) as entry:
-        facts = last_facts(stored.folder.directory) or {}
-        verifier = verifier_digests(stored.recipe, stored.sets)
-        entry["evaluation"] = facts | {"verifier": verifier, "judge": judge_facts(stored.sets)}
-        entry["rescored_from"] = file_digests(stored.folder.directory, stored.folder.files(names))
+        facts = provenance.last_facts(stored.folder.directory) or {}
+        verifier = provenance.verifier_digests(stored.recipe, stored.sets)
+        entry["evaluation"] = facts | {"verifier": verifier, "judge": provenance.judge_facts(stored.sets)}
+        entry["rescored_from"] = provenance.file_digests(stored.folder.directory, stored.folder.files(names))
         found = await rescore(stored, out)
-        entry["files"] = file_digests(out, evaluation_folder.EvaluationFolder(out).files(names))
+        entry["files"] = provenance.file_digests(out, evaluation_folder.EvaluationFolder(out).files(names))
     write_page(out)
     return found

@@ -43,9 +43,9 @@ from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe, SftConfig
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import to_toml
 from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.console import Console
 from rocstar.train.record.manifest import ConsoleLog, recorded
 from rocstar.train.record.run_directory import (

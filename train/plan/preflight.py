@@ -24,21 +24,10 @@ from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.groups.from_rollouts import Records
-from rocstar.train.learner import hub
+from rocstar.train.learner import hub, model_io
 from rocstar.train.learner.checkpoint import checkpoint_bytes
 from rocstar.train.learner.cold_start import encode_rows, read_conversations
 from rocstar.train.learner.hub import Unreachable
-from rocstar.train.learner.model_io import (
-    check_can_load,
-    check_model_path,
-    check_on_hub,
-    checked_folder,
-    is_here,
-    load_max_positions,
-    load_tokenizer,
-    measure,
-    nowhere,
-)
 from rocstar.train.learner.scratch import MAX_POSITIONS
 from rocstar.train.plan.plan import Machines
 from rocstar.train.plan.prompts import PromptCheck
@@ -455,7 +444,7 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
         found.collect(lambda: check_scratch(recipe))
         return MAX_POSITIONS
     is_here = _is_here(recipe, found, dry=dry)
-    tokenizer = found.collect(lambda: load_tokenizer(model.path)) if is_here else None
+    tokenizer = found.collect(lambda: model_io.load_tokenizer(model.path)) if is_here else None
     if tokenizer is None:
         found.has_template = False
         if model.template != "model":
@@ -464,7 +453,7 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
     chat = found.collect(lambda: chat_format(recipe, tokenizer))
     if chat is not None and recipe.sft.steps:
         found.collect(lambda: conversation_format(recipe, chat))
-    return load_max_positions(model.path)
+    return model_io.load_max_positions(model.path)
 
 
 def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
@@ -472,19 +461,19 @@ def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
     path = recipe.model.path
 
     def look() -> bool:
-        (check_model_path if dry else check_can_load)(path)
+        (model_io.check_model_path if dry else model_io.check_can_load)(path)
         if Path(path).is_dir() and backend_of(recipe).reads_weights:
-            checked_folder(path)
-        if not dry or is_here(path):
+            model_io.checked_folder(path)
+        if not dry or model_io.is_here(path):
             return True
-        check_on_hub(path)
-        found.unknown.append(f"{nowhere(path)}; the hub has it: tokenizer and template are read at the start")
+        model_io.check_on_hub(path)
+        found.unknown.append(f"{model_io.nowhere(path)}; the hub has it: tokenizer and template are read at the start")
         return False
 
     try:
         return found.collect(look) or False
     except Unreachable as error:
-        found.unknown.append(f"{nowhere(path)}, and the hub cannot be asked ({error})")
+        found.unknown.append(f"{model_io.nowhere(path)}, and the hub cannot be asked ({error})")
         return False
 
 
@@ -513,7 +502,7 @@ def check_lora(recipe: Recipe, nodes: int) -> None:
 
 def check_disk(recipe: Recipe, run_dir: Path) -> None:
     """ConfigError where the checkpoints that lie there at one time have no room."""
-    size = measure(recipe.model, recipe.lora)
+    size = model_io.measure(recipe.model, recipe.lora)
     if isinstance(size, str):
         return  # a missing model is reported elsewhere
     there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.is_dir())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ import platform
 import re
 import shlex
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -32,9 +34,52 @@ from typing import Any, Self
 from rocstar.sandbox.extras import shell_command
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import to_toml
 from rocstar.train.record.run_directory import CONSOLE_LOG, MANIFEST, is_held, write_json
-from rocstar.train.record.version import CHECKOUT, git_state, version_of
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""The repository's root, if this is a checkout."""
+GIT_S = 10.0
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_state(checkout: Path) -> dict[str, Any]:
+    """Return the commit of a checkout, and True if its files differ from it; None if unknown."""
+    unknown = {"commit": None, "dirty": None}
+    # An installed package may be inside another project's repository.
+    if not (checkout / ".git").exists():
+        return unknown
+    commit = _output(checkout, "rev-parse", "HEAD")
+    if commit is None:
+        return unknown
+    changes = _output(checkout, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _output(checkout: Path, *arguments: str) -> str | None:
+    """Return the output of git; None if git is missing, refuses or hangs."""
+    command = ["git", "-C", str(checkout), *arguments]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=True, env=environment)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.stdout.strip()
+
+
+def commit(checkout: Path = CHECKOUT) -> str | None:
+    """Return the commit of the checkout, with `-modified` if a file differs; None if there is none."""
+    state = git_state(checkout)
+    if state["commit"] is None:
+        return None
+    return f"{state['commit'][:12]}{'-modified' if state['dirty'] else ''}"
 
 
 class ConsoleLog:

@@ -21,7 +21,7 @@ from rocstar.train.evaluation import during_training, evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_folder
 from rocstar.train.evaluation.provenance import file_digests
 from rocstar.train.groups import source
-from rocstar.train.reading.view.report import write_eval_report
+from rocstar.train.reading.view.export_page import write_eval_report
 from rocstar.train.recipe.config import Recipe, RunConfig
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from rocstar.train.learner import gather, weight_file
-from rocstar.train.learner.gather import owners, planned
+from rocstar.train.learner import gather
+from rocstar.train.learner.gather import INDEX, WeightFile, declare_dtype, owners, planned, write_index, write_owned
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.weight_file import INDEX, WeightFile, declare_dtype, write_index, write_owned
 from rocstar.train.recipe.model_config import ScratchConfig
 
 
@@ -84,7 +83,7 @@ def test_a_full_disk_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.Monk
             taken.append(name)
             yield name, weight
 
-    monkeypatch.setattr(weight_file, "gathered", counted)
+    monkeypatch.setattr(gather, "gathered", counted)
     model = build_model(ScratchConfig(hidden_size=16, num_heads=2, num_kv_heads=1), 40, seed=0)
     plan = planned(model, 1, torch.bfloat16)
     assert write_owned(tmp_path, plan, 0) is None

@@ -16,9 +16,8 @@ from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import POLICIES
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe
+from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe, to_toml
 from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.recipe.toml_file import to_toml
 
 RECIPES = sorted((Path(__file__).parents[3] / "train" / "recipes").glob("*.toml"))
 

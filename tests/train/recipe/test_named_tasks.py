@@ -10,8 +10,7 @@ import pytest
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.load import load_recipe, parse_recipe
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import load_recipe, parse_recipe, to_toml
 
 RECIPE = """
 [tasks.sums]

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.load import load_recipe
+from rocstar.train.recipe.load import load_recipe, to_toml
 from rocstar.train.recipe.paths import missing_path_hint, resolve_paths
-from rocstar.train.recipe.toml_file import to_toml
 
 RECIPE = """
 [model]

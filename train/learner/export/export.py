@@ -177,7 +177,7 @@ def _write_weights(source: CheckedFolder, folder: Path) -> None:
     import torch
     from safetensors import safe_open
 
-    from rocstar.train.learner.weight_file import WeightFile, part_name, write_index
+    from rocstar.train.learner.gather import WeightFile, part_name, write_index
 
     files: dict[str, str] = {}
     bad, num_bytes = [], 0
