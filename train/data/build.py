@@ -52,7 +52,15 @@ def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bo
     """
     sources = [source_info(source, commercial=commercial) for source in config.sources]
     about = [RULES, config.model_dump(mode="json"), commercial, _fingerprints(config, sources)]
-    _claim(out, force=force)
+    if (out / FUNNEL).is_file():
+        if not force:
+            raise ConfigError(
+                f"--out {str(out)!r} holds a finished build; take another folder, or replace it with --force"
+            )
+        (out / FUNNEL).unlink()
+        discard_work(out / WORK)
+    elif not (out / WORK).exists():
+        make_folder(out)
     try:
         with open_work(out / WORK, SCHEMA, about) as database:
             builder = _Builder(config, RowTable(database), sources, commercial)
@@ -306,19 +314,6 @@ def hash_files(files: list[Path]) -> str:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
     return f"sha256:{digest.hexdigest()}"
-
-
-def _claim(out: Path, *, force: bool) -> None:
-    """Check that the folder is new, empty, or has an unfinished build; with `force` also a finished one."""
-    if (out / FUNNEL).is_file():
-        if not force:
-            raise ConfigError(
-                f"--out {str(out)!r} holds a finished build; take another folder, or replace it with --force"
-            )
-        (out / FUNNEL).unlink()
-        discard_work(out / WORK)
-    elif not (out / WORK).exists():
-        make_folder(out)
 
 
 def _fingerprints(config: BuildConfig, sources: list[SourceInfo]) -> list[str]:

@@ -35,9 +35,8 @@ from rocstar.train.evaluation.results import Evaluation, results_text, to_attemp
 from rocstar.train.evaluation.sets import EvaluationSet, evaluation_sets
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_heldout
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import EvalConfig, Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.load import parse_recipe, to_toml
 from rocstar.train.record.manifest import COMPLETE, ManifestError, read_manifest, recorded
 from rocstar.train.record.run_directory import CONFIG, config_of, make_folder

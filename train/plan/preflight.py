@@ -32,10 +32,9 @@ from rocstar.train.learner.scratch import MAX_POSITIONS
 from rocstar.train.plan.plan import Machines
 from rocstar.train.plan.prompts import PromptCheck
 from rocstar.train.recipe import own_code
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import EvalConfig, Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
-from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.record.callbacks import Callback
 from rocstar.train.record.learned_questions import Learned, Question
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
@@ -374,7 +373,11 @@ def check_start(
         made = found.collect(partial(own_code.make, config.kind, config.args, Callback, field=place))
         found.callbacks += [made] if made else []
     if run_dir is not None:
-        _examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
+        found.collect(lambda: check_claim(run_dir, resume=resume))
+        if elsewhere:
+            found.unknown.append(f"output directory {str(run_dir)!r}: its free space on the other machines")
+        else:
+            found.collect(lambda: check_disk(recipe, run_dir))
     if rollouts is None:
         _examine_data(recipe, found, built_in, dry=dry)
     elif run_dir is not None:
@@ -475,17 +478,6 @@ def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
     except Unreachable as error:
         found.unknown.append(f"{model_io.nowhere(path)}, and the hub cannot be asked ({error})")
         return False
-
-
-def _examine_directory(
-    recipe: Recipe, run_dir: Path, found: Findings, *, resume: bool, elsewhere: bool = False
-) -> None:
-    """Check that a run can be written there."""
-    found.collect(lambda: check_claim(run_dir, resume=resume))
-    if elsewhere:
-        found.unknown.append(f"output directory {str(run_dir)!r}: its free space on the other machines")
-    else:
-        found.collect(lambda: check_disk(recipe, run_dir))
 
 
 def check_lora(recipe: Recipe, nodes: int) -> None:

@@ -16,7 +16,6 @@ from rocstar.sandbox.command_line import closest
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.describe import find_fields
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
-from rocstar.train.recipe.eval_config import listed
 from rocstar.train.recipe.explain import explain
 from rocstar.train.recipe.named_tasks import Place, expand_names, resolve_names
 from rocstar.train.recipe.paths import resolve_paths
@@ -117,8 +116,6 @@ def config_of_model(model: str | Path) -> Path | None:
 
 
 def _finished(raw: dict[str, Any], overrides: Sequence[str], *, folder: Path, where: str) -> Recipe:
-    if "eval" in raw:
-        raw["eval"] = listed(raw["eval"])
     expand_names(raw)
     overrides = [apply_override(raw, option) for option in overrides]
     resolve_paths(raw, folder, overrides)

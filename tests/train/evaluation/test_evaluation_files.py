@@ -22,10 +22,9 @@ from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_fol
 from rocstar.train.evaluation.provenance import file_digests
 from rocstar.train.groups import source
 from rocstar.train.reading.view.export_page import write_eval_report
-from rocstar.train.recipe.config import Recipe, RunConfig
+from rocstar.train.recipe.config import EvalConfig, Recipe, RunConfig
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.manifest import read_manifest
 from rocstar.train.record.time_budget import TimeBudget

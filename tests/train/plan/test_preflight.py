@@ -152,7 +152,7 @@ LACKS = {
     "tool": {"flavour": "numpy"},
     "engine": {"kind": "sglang", "replicas": 1},
     "stages": [STAGE | {"data": {"source": "gone_1.jsonl"}}, STAGE | {"data": {"source": "gone_2.jsonl"}}],
-    "eval": {"data": {"source": "gone_3.jsonl"}},
+    "eval": [{"data": {"source": "gone_3.jsonl"}}],
 }
 LACKING = (
     "pip install trackio",

@@ -121,7 +121,7 @@ def test_what_only_the_current_directory_has_is_not_taken_and_the_error_says_so(
     "raw",
     [
         {"stages": 1, "eval": [], "sft": {"demonstration_tasks": "x"}, "model": {"path": 5}},
-        {"stages": ["x", {"data": 1}, {"data": {"source": ["a"]}}], "eval": {"data": {}}},
+        {"stages": ["x", {"data": 1}, {"data": {"source": ["a"]}}], "eval": [{"data": {}}]},
     ],
 )
 def test_what_has_not_a_recipes_form_is_left_to_its_validation(raw: dict[str, Any], tmp_path: Path) -> None:

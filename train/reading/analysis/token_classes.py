@@ -216,16 +216,6 @@ def token_starts(ids: Sequence[int], decode: Decode) -> tuple[str, Ints]:
     leading space), each token is decoded after its predecessor.
     """
     text = decode(list(ids))
-    lengths = _piecewise(ids, decode)
-    if sum(lengths) != len(text):
-        pairs = itertools.pairwise(ids)
-        lengths = [len(decode([one])) for one in ids[:1]]
-        lengths += [len(decode([a, b])) - len(decode([a])) for a, b in pairs]
-    starts = np.cumsum([0, *lengths])[:-1] if lengths else np.zeros(0, int)
-    return text, np.clip(starts, 0, len(text))
-
-
-def _piecewise(ids: Sequence[int], decode: Decode) -> list[int]:
     lengths: list[int] = []
     held: list[int] = []
     for token in ids:
@@ -237,4 +227,9 @@ def _piecewise(ids: Sequence[int], decode: Decode) -> list[int]:
         held = []
     if held:
         lengths += [len(decode(held)), *[0] * (len(held) - 1)]
-    return lengths
+    if sum(lengths) != len(text):
+        pairs = itertools.pairwise(ids)
+        lengths = [len(decode([one])) for one in ids[:1]]
+        lengths += [len(decode([a, b])) - len(decode([a])) for a, b in pairs]
+    starts = np.cumsum([0, *lengths])[:-1] if lengths else np.zeros(0, int)
+    return text, np.clip(starts, 0, len(text))
