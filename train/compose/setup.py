@@ -19,7 +19,7 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.publish.publisher import Publisher
-from rocstar.train.reading.diagnosis.watch import Watch
+from rocstar.train.reading.diagnosis.ringing import Watch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.console import Console

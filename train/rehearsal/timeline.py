@@ -199,16 +199,16 @@ class Timeline:
     """A step's share of those that are written every so many steps."""
 
 
-def cost_model(size: ModelSize, attention_flops_per_pair: float, hardware: Hardware, gpus: int) -> CostModel:
+def cost_model(size: ModelSize, attention_flops_per_pair: float, gpus: int) -> CostModel:
     """One replica of the model on so many GPUs."""
     served = size.dtype_bytes * size.parameters
     kv_bytes = size.dtype_bytes * size.kv_values_per_token
     return CostModel(
-        forward_s=served / gpus / hardware.weights_read + hardware.launch_s,
-        request_s=hardware.request_s,
-        context_token_s=kv_bytes / gpus / hardware.kv_read,
-        prefill_token_s=2 * size.parameters / gpus / hardware.prefill_flops,
-        prefill_pair_s=attention_flops_per_pair / gpus / hardware.attention_flops,
+        forward_s=served / gpus / HARDWARE.weights_read + HARDWARE.launch_s,
+        request_s=HARDWARE.request_s,
+        context_token_s=kv_bytes / gpus / HARDWARE.kv_read,
+        prefill_token_s=2 * size.parameters / gpus / HARDWARE.prefill_flops,
+        prefill_pair_s=attention_flops_per_pair / gpus / HARDWARE.attention_flops,
     )
 
 
@@ -241,11 +241,10 @@ def timeline(
     updates: int,
     checkpointing: bool,
     every: int,
-    hardware: Hardware,
 ) -> Timeline:
     """One step. With several updates the later ones' tokens are measured by a forward of their own."""
     forwards = 1 + BACKWARD + (1 if checkpointing else 0) + (updates - 1) / updates
-    learn = forwards * batch.flops / (hardware.learn_flops * ranks * max(batch.efficiency, 1e-9))
+    learn = forwards * batch.flops / (HARDWARE.learn_flops * ranks * max(batch.efficiency, 1e-9))
     return Timeline(
         generate_s=generate,
         learn_s=learn,
@@ -270,23 +269,23 @@ class Transfers:
     """In the background."""
 
 
-def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardware: Hardware) -> Transfers:
+def transfers(size: ModelSize, engine: EngineConfig, machines: Machines) -> Transfers:
     """The transfers of publishing and saving weights, by `engine.publish` and `engine.placement`."""
     whole = (size.dtype_bytes if size.adapters else 4) * size.parameters
     served = size.dtype_bytes * size.parameters
-    links = hardware.gpu_links if machines.nodes == 1 else hardware.node_network
+    links = HARDWARE.gpu_links if machines.nodes == 1 else HARDWARE.node_network
     parted = machines.ranks > 1 and not size.adapters
     gather_s = served / links if parted else 0.0
     delivered_s, readers = 0.0, machines.num_servers(engine)
     if engine.kind == "embedded":
-        delivered_s, readers = served / hardware.weights_read, 0
+        delivered_s, readers = served / HARDWARE.weights_read, 0
     elif engine.publish == "broadcast":  # one bucket is sent while the next is gathered
-        delivered_s = max(0.0, served / hardware.node_network - gather_s)
+        delivered_s = max(0.0, served / HARDWARE.node_network - gather_s)
         readers -= machines.nodes * engine.num_replicas  # the rest are nodes that only serve
     if readers:
-        delivered_s += served / hardware.disk_write + readers * served / hardware.disk_read
+        delivered_s += served / HARDWARE.disk_write + readers * served / HARDWARE.disk_read
     if engine.kind != "embedded" and engine.placement == "restart":
-        delivered_s += hardware.server_start_s
+        delivered_s += HARDWARE.server_start_s
     saved = checkpoint_bytes(size.parameters, size.adapters, size.dtype_bytes)
     moments = 8 * (size.adapters or size.parameters)
     return Transfers(
@@ -294,6 +293,6 @@ def transfers(size: ModelSize, engine: EngineConfig, machines: Machines, hardwar
         checkpoint_bytes=saved,
         gather_s=gather_s,
         publish_s=gather_s + delivered_s,
-        checkpoint_s=(whole / links if parted else 0.0) + (whole + moments / machines.ranks) / hardware.host_copy,
-        checkpoint_write_s=max(whole, moments / machines.ranks) / hardware.disk_write,
+        checkpoint_s=(whole / links if parted else 0.0) + (whole + moments / machines.ranks) / HARDWARE.host_copy,
+        checkpoint_write_s=max(whole, moments / machines.ranks) / HARDWARE.disk_write,
     )

@@ -192,7 +192,7 @@ class EngineBackend(Protocol):
         return []
 
     def open(
-        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
+        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor
     ) -> AbstractAsyncContextManager[RolloutEngine]:
         """Open the engine on a fixed model.
 
@@ -200,7 +200,6 @@ class EngineBackend(Protocol):
             recipe: the recipe to run.
             path: the model: a Hugging Face folder or a hub name.
             thread: the device thread; torch work of this process runs there.
-            logs: folder for servers' logs; None keeps them only after a failure.
         """
         ...
 

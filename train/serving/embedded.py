@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -67,9 +66,7 @@ class Embedded(EngineBackend):
         return [*lines, memory_row("KV", num * rows * tokens * per_token, text)]
 
     @contextlib.asynccontextmanager
-    async def open(
-        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
-    ) -> AsyncIterator[RolloutEngine]:
+    async def open(self, recipe: Recipe, path: str, thread: ThreadPoolExecutor) -> AsyncIterator[RolloutEngine]:
         model = placed(load_model(path, recipe.model.dtype), recipe.model)
         async with open_engines(recipe, model, thread) as (engine, _):
             yield engine

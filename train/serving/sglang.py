@@ -276,15 +276,12 @@ class SGLang(EngineBackend):
         return [*lines, "rocstar starts and ends the servers; their ports are free ones"]
 
     @contextlib.asynccontextmanager
-    async def open(
-        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
-    ) -> AsyncIterator[RolloutEngine]:
-        folder = logs or Path(tempfile.mkdtemp(prefix="rocstar-logs-"))
+    async def open(self, recipe: Recipe, path: str, thread: ThreadPoolExecutor) -> AsyncIterator[RolloutEngine]:
+        logs = Path(tempfile.mkdtemp(prefix="rocstar-logs-"))
         model = checked_folder(path).path.absolute()
-        async with open_servers(recipe, model, logs=folder, launcher=type(self).launcher) as servers:
+        async with open_servers(recipe, model, logs=logs, launcher=type(self).launcher) as servers:
             yield servers.fleet
-        if logs is None:  # after a failure they stay, for its message names them
-            shutil.rmtree(folder)
+        shutil.rmtree(logs)  # after a failure they stay, for its message names them
 
     @contextlib.asynccontextmanager
     async def open_learning(self, recipe: Recipe, learning: Learning) -> AsyncIterator[Opened]:

@@ -12,8 +12,7 @@ from typing import Any
 from rocstar.engine.charts.drawing import format_value
 from rocstar.engine.progress.progress import duration
 from rocstar.train.evaluation.evaluation_folder import RESULTS
-from rocstar.train.reading.view.chart import finite
-from rocstar.train.reading.view.curves import PlottedEvaluation, evaluations, main_set_of, rows_of
+from rocstar.train.reading.view.chart import PlottedEvaluation, evaluations, finite, main_set_of, rows_of
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import RECIPES, flat_fields, load_recipe, shipped_recipes

@@ -13,7 +13,7 @@ from rocstar.engine.types import FinishReason, Group
 from rocstar.train.cli import main
 from rocstar.train.groups.journal import Journal
 from rocstar.train.reading.diagnosis.diagnose import diagnose
-from rocstar.train.reading.diagnosis.watch import Watch
+from rocstar.train.reading.diagnosis.ringing import Watch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners, RunStart
 from rocstar.train.record.metrics import ROW_KEYS, MetricsWriter, read_metrics

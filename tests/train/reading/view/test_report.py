@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from rocstar.train.reading.view import listing
-from rocstar.train.reading.view.curves import evaluations, main_set_of
+from rocstar.train.reading.view.chart import evaluations, main_set_of
 from rocstar.train.reading.view.document import encode_json
 from rocstar.train.reading.view.export_page import report_page, write_report
 from rocstar.train.reading.view.listing import OpenRecords
