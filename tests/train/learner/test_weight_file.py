@@ -77,9 +77,10 @@ def test_a_folder_declares_the_type_that_is_written(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other ranks need this one's parts of their tensors."""
     taken: list[str] = []
+    gathered = gather.gathered
 
     def counted(*given: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, weight in gather.gathered(*given):
+        for name, weight in gathered(*given):
             taken.append(name)
             yield name, weight
 

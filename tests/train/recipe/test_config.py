@@ -156,7 +156,7 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"tools": [{"kind": "python", "args": {"wall_s": 1}}]}, "takes its settings from [tool]"),
         ({"tools": [{"kind": "python", "arg": {}}]}, "did you mean 'tools.0.args'?"),
         ({"tools": ["python", "python"]}, "tools lists 'python' twice"),
-        ({"tool": {"kind": "python"}}, "did you mean 'tools.kind'?"),
+        ({"tool": {"kind": "python"}}, "or 'tools.kind' or"),
         ({"tools": ["python", "jupyter"], "tool": {"flavour": "auto"}}, "name a flavour"),
         ({"tools": ["jupyter"], "tool": {"sandbox": "redis"}}, "set tool.sandbox = 'local', or list 'python'"),
         ({"stages": {"0": {}}}, "stages"),
