@@ -34,7 +34,7 @@ def test_import_loads_nothing_heavy() -> None:
         "rocstar.train.record.console",
         "rocstar.train.record.metrics",
         "rocstar.train.record.trackers",
-        "rocstar.train.reading.view.report",
+        "rocstar.train.reading.view.export_page",
         "rocstar.train.reading.view.web",
     ]
     lines = (f"import {name}; assert not {{*sys.modules}} & {set(HEAVY)}, '{name}'\n" for name in modules)

@@ -24,14 +24,12 @@ from rocstar.engine.record.reading import read_records
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.loss_stats import LossStats, update_metrics
-from rocstar.train.learner.model_io import HEAD_DTYPES
-from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.model_io import HEAD_DTYPES, row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
-from rocstar.train.learner.sharded_loading import load_learner
-from rocstar.train.learner.world import World, local_device
+from rocstar.train.learner.sharding import load_learner
+from rocstar.train.learner.world import World, deterministic_torch, local_device
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe

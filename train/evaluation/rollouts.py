@@ -41,20 +41,24 @@ from rocstar.train.learner.cold_start import build_tokenizer
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.plan.prompts import dated
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import Recipe, SftConfig
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import to_toml
 from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.console import Console
-from rocstar.train.record.console_log import ConsoleLog
-from rocstar.train.record.manifest import recorded
-from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, claim, discard_if_unused, write_config
-from rocstar.train.record.targets import check_file, write_or_rescue
+from rocstar.train.record.manifest import ConsoleLog, recorded
+from rocstar.train.record.run_directory import (
+    METRICS,
+    TRAJECTORIES,
+    check_file,
+    claim,
+    discard_if_unused,
+    write_config,
+    write_or_rescue,
+)
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.serving.agent import make_agent, open_sandbox
-from rocstar.train.serving.harness import open_harness
+from rocstar.train.serving.agent import make_agent, open_harness, open_sandbox
 from rocstar.train.serving.openai import KEY_VARIABLE
 from rocstar.train.tasks.chat_format import chat_format
 from rocstar.train.tasks.verify import num_answers

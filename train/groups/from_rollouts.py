@@ -27,10 +27,9 @@ from rocstar.engine.types import Group, Origin, Scored, Trajectory
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.groups.source import Batch
 from rocstar.train.learner.model_io import check_can_load, load_tokenizer, vocabulary_size
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import Recipe, SftConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES
 from rocstar.train.tasks.chat_format import chat_format
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.learner.learner import LossSettings
 from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.sft_config import SftConfig
+from rocstar.train.recipe.config import Recipe, SftConfig
 
 
 def loss_settings(recipe: Recipe, step: int = 0) -> LossSettings:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from rocstar.engine.progress.progress import format_bytes
 from rocstar.kernels import chunks
 from rocstar.sandbox.extras import shell_command
-from rocstar.train.learner.model_size import ModelSize, measure
-from rocstar.train.learner.model_size import memory_row as row
+from rocstar.train.learner.model_io import ModelSize, measure
+from rocstar.train.learner.model_io import memory_row as row
 from rocstar.train.learner.world import Roles
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig

@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 
 from rocstar.engine.scheduling.policies import POLICIES as SCHEDULER_POLICIES
 from rocstar.train.cli import main
-from rocstar.train.recipe.config import Recipe, with_eval_limits
+from rocstar.train.recipe.config import CallbackConfig, EvalConfig, Recipe, RunConfig, with_eval_limits
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import POLICIES
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe
+from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe, to_toml
 from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
-from rocstar.train.recipe.toml_file import to_toml
 
 RECIPES = sorted((Path(__file__).parents[3] / "train" / "recipes").glob("*.toml"))
 
@@ -139,8 +136,8 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"modl": {}}, "unknown key 'modl'; did you mean 'model'?"),
         ({"model": {"scratch": {"layers": 2}}}, "did you mean 'model.scratch.num_layers'?"),
         ({"stages": [{"steps": 1, "max_turn": 2}]}, "did you mean 'stages.0.max_turns'?"),
-        ({"eval": {"data": {"sauce": "x"}}}, "did you mean 'eval.0.data.source'?"),
-        ({"eval": {"data": {}}}, "eval.0.data.source is missing"),
+        ({"eval": [{"data": {"sauce": "x"}}]}, "did you mean 'eval.0.data.source'?"),
+        ({"eval": [{"data": {}}]}, "eval.0.data.source is missing"),
         ({"rl": {"lr": 0}}, "rl.lr = 0 is not above 0"),
         ({"rl": {"roc_mode": "best"}}, "rl.roc_mode = 'best' is not known; choose from paper, sort, uniform, none"),
         ({"rl": {"roc_mode": "srot"}}, "rl.roc_mode = 'srot' is not known; did you mean 'sort'?"),
@@ -151,15 +148,15 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
             "rl.overlong_buffer = 8 is not below stages.max_response_tokens = 8: every response would lose reward",
         ),
         ({"sft": {"steps": 1}}, "sft.demonstration_tasks is missing"),
-        ({"eval": {"data": {"source": "reasoning_gym"}}}, "needs families"),
-        ({"tool": {"kind": "jupiter"}}, "tools.0.kind: tool 'jupiter' is not known; did you mean 'jupyter'?"),
+        ({"eval": [{"data": {"source": "reasoning_gym"}}]}, "needs families"),
+        ({"tools": ["jupiter"]}, "tools.0.kind: tool 'jupiter' is not known; did you mean 'jupyter'?"),
         ({"tools": ["jupiter"]}, "did you mean 'jupyter'?"),
         ({"tools": []}, "tools"),
         ({"tools": [{"kind": "m:not a name"}]}, "choose from python, jupyter, mcp, module:Class"),
         ({"tools": [{"kind": "python", "args": {"wall_s": 1}}]}, "takes its settings from [tool]"),
         ({"tools": [{"kind": "python", "arg": {}}]}, "did you mean 'tools.0.args'?"),
         ({"tools": ["python", "python"]}, "tools lists 'python' twice"),
-        ({"tools": ["python"], "tool": {"kind": "python"}}, "tools lists them; leave it out"),
+        ({"tool": {"kind": "python"}}, "or 'tools.kind' or"),
         ({"tools": ["python", "jupyter"], "tool": {"flavour": "auto"}}, "name a flavour"),
         ({"tools": ["jupyter"], "tool": {"sandbox": "redis"}}, "set tool.sandbox = 'local', or list 'python'"),
         ({"stages": {"0": {}}}, "stages"),
@@ -220,13 +217,11 @@ def test_an_engine_that_cannot_be_is_refused(engine: dict[str, Any], words: str)
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_the_tools_are_a_list_and_one_of_before_is_a_list_of_one() -> None:
+def test_the_tools_are_a_list() -> None:
     args = {"corpus": "notes.txt", "k": 3}
     recipe = parse_recipe({"tools": ["jupyter", {"kind": "m:C", "args": args}]}, where="r.toml")
     assert [(tool.kind, tool.args) for tool in recipe.tools] == [("jupyter", {}), ("m:C", args)]
     assert parse_recipe(tomllib.loads(to_toml(recipe)), where="r.toml") == recipe
-    before = parse_recipe({"tool": {"kind": "jupyter", "wall_s": 2.0}}, where="r.toml")
-    assert before == parse_recipe({"tools": ["jupyter"], "tool": {"wall_s": 2.0}}, where="r.toml")
     assert [tool.kind for tool in parse_recipe({}, where="r.toml").tools] == ["python"]
 
 

@@ -17,7 +17,7 @@ from rocstar.kernels.linear_loss import linear_loss
 from rocstar.train.cli import main
 from rocstar.train.learner import gather
 from rocstar.train.learner.learner import LossSettings
-from rocstar.train.learner.model_size import model_without_weights
+from rocstar.train.learner.model_io import model_without_weights
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe

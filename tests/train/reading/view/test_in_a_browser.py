@@ -21,9 +21,8 @@ from rocstar.engine.charts.row_chart import RowChart, row_chart
 from rocstar.engine.types import Task
 from rocstar.train.reading.view import change_events
 from rocstar.train.reading.view.document import article_page
-from rocstar.train.reading.view.export_page import export_page
+from rocstar.train.reading.view.export_page import export_page, report_page, write_eval_report
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.report import report_page, write_eval_report
 from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
 
