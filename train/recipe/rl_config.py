@@ -68,7 +68,7 @@ class RlConfig(Section):
         ge=0.01,
         le=1,
         description="least share of epochs in which a task comes: one that is always or never solved comes less "
-        "often than one that is solved half of the time (train/algorithm/difficulty.py); 1 = every task in every epoch",
+        "often than one solved half of the time (train/algorithm/difficulty.py); 1 = every task in every epoch",
     )
     advantage: Expert[str] = Field(
         "grpo",
