@@ -75,7 +75,8 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
         ({"tool": {"flavour": "auto"}}, ["stdlib", "numeric", "scientific", "plot", "verifier"], {}),
         (
             {
-                "tool": {"kind": "jupyter", "flavour": "numeric"},
+                "tools": ["jupyter"],
+                "tool": {"flavour": "numeric"},
                 "engine": {"max_running": 40, "sandbox_children": 3, "trajectory_timeout_s": 700.0},
             },
             ["numeric", "verifier"],
