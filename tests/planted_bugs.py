@@ -192,7 +192,7 @@ BUGS = [
     Bug("Trajectory.loss_mask", "segment.origin is Origin.policy", "segment.origin is not Origin.prompt", "test_rollout.py"),
     Bug("TeacherSession.conversations", 'm.role != "assistant" or m.key in written', "True", "gateway/test_teacher.py::test_what_an_agent_edited_or_asked_again_for_nothing_is_no_row"),
     Bug("FifoLock.give", "self.free += 1", "self.free = 1", "sandbox/test_fifo_lock.py::test_no_more_have_it_than_may_and_they_have_it_in_order"),
-    Bug("FunctionCall.key", "json.loads(self.arguments, parse_float=_number)", "json.loads(self.arguments)", "gateway/test_dialects.py::test_arguments_are_equal_after_a_client_writes_their_numbers_as_javascript_does"),
+    Bug("FunctionCall.key", "_ARGUMENTS.decode(self.arguments)", "json.loads(self.arguments)", "gateway/test_dialects.py::test_arguments_are_equal_after_a_client_writes_their_numbers_as_javascript_does"),
     Bug("LoopYielder.pause", "self.clock() - self._since_s >= self.piece_s", "False", "service/test_responses.py::test_others_have_a_turn_once_the_time_of_a_piece_is_over"),
     Bug("MessageGraph._boundary_ids", "[chat.stop_id]", "[]", "gateway/test_graph.py::test_a_turn_that_a_limit_cut_is_closed_before_the_next_message"),
     Bug("MessageGraph._has_reasoning_of", "echoed == node.message.reasoning.strip()", "True", "gateway/test_graph.py::test_what_a_harness_does_to_a_sampled_message"),

@@ -18,12 +18,13 @@ from aiohttp import web
 
 from rocstar.engine.gateway.dialects import anthropic_messages, chat, completions, generate, responses
 from rocstar.engine.gateway.dialects.events import encode_json
+from rocstar.engine.gateway.dialects.fields import Fields, num_unknown_bytes
 from rocstar.engine.gateway.messages import Request, SampledTurn
 from rocstar.engine.gateway.session import Sessions
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import parse_bearer_token
 from rocstar.sandbox.http.listening import BACKLOG, Address, bind, listen
-from rocstar.sandbox.http.responses import JSON, client_gone_response, json_response
+from rocstar.sandbox.http.responses import JSON, HttpResponse, client_gone_response, json_response, send
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -45,7 +46,7 @@ class Dialect(Protocol):
 
     @property
     def PING(self) -> bytes: ...
-    def read(self, body: bytes | Mapping[str, Any], /) -> Request: ...
+    def read(self, given: Fields, /) -> Request: ...
     def write(self, sample: SampledTurn, /) -> dict[str, Any]: ...
     def stream(self, sample: SampledTurn, /) -> Iterator[bytes]: ...
     def error(self, problem: RequestError, /) -> dict[str, Any]: ...
@@ -90,7 +91,11 @@ class Gateway:
         route = route_of(request)
         dialect = DIALECTS[route]
         body = await read_body(request, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
-        asked = await asyncio.to_thread(dialect.read, body) if len(body) > SMALL_BYTES else dialect.read(body)
+        known = session.known.setdefault(route, {})
+        if len(body) > SMALL_BYTES and num_unknown_bytes(body, known) > SMALL_BYTES:
+            asked = await asyncio.to_thread(lambda: dialect.read(Fields.of_body(body, known)))
+        else:
+            asked = dialect.read(Fields.of_body(body, known))
         if route == COUNT_TOKENS:
             prompt = await asyncio.to_thread(session.graph.prompt, asked)
             return json_response({"input_tokens": len(prompt.ids)})
@@ -236,13 +241,9 @@ async def send_sample(
     """Send an answer, whole or as a stream; return when its last byte is written. A failure behind the first ping
     is an event of the stream. Raises RequestError, and ConnectionError for a client that does not read."""
     if not asked.is_streamed:
-        whole = web.Response(body=encode_json(dialect.write(await sampling)), content_type=JSON)
-        try:
-            async with asyncio.timeout(write_timeout_s):
-                await whole.prepare(request)
-                await whole.write_eof()
-        except TimeoutError:
-            raise ConnectionResetError("the client does not read its answer") from None
+        whole = await send(request, HttpResponse(status=200, body=encode_json(dialect.write(await sampling))), write_timeout_s)
+        await whole.prepare(request)
+        await whole.write_eof()
         return whole
     response = web.StreamResponse(headers=STREAM_HEADERS)
     task = asyncio.create_task(sampling)

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.gateway.messages import Message, Request
@@ -40,8 +42,7 @@ Reason = Literal[
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TurnNode:
+class TurnNode(Struct, frozen=True, kw_only=True, eq=False):
     """One sampled turn.
 
     Attributes:
@@ -70,8 +71,7 @@ class TurnNode:
     num_messages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TurnPrompt:
+class TurnPrompt(Struct, frozen=True, kw_only=True, eq=False):
     """Where a request's sample belongs in the graph. `ids`: all that the engine gets; others as of `TurnNode`."""
 
     request: Request

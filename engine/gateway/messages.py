@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from rocstar.engine.inference.base import Generation
 
@@ -26,8 +27,10 @@ def _number(digits: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionCall:
+_ARGUMENTS = json.JSONDecoder(parse_float=_number)
+_SORTED = json.JSONEncoder(sort_keys=True)
+
+class FunctionCall(Struct, frozen=True, kw_only=True):
     """A call of a function by the policy.
 
     Attributes:
@@ -44,14 +47,13 @@ class FunctionCall:
     def key(self) -> str:
         """The name and the arguments with sorted keys and 1.0 as 1; unparsable arguments byte by byte."""
         try:
-            arguments = json.dumps(json.loads(self.arguments, parse_float=_number), sort_keys=True)
+            arguments = _SORTED.encode(_ARGUMENTS.decode(self.arguments))
         except (ValueError, RecursionError):
             arguments = self.arguments
         return f"{self.name}({arguments})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A message of a conversation. Content of a list of text parts is their concatenation.
 
     Attributes:
@@ -71,11 +73,10 @@ class Message:
     @property
     def key(self) -> str:
         """The canonical form as JSON, without reasoning, ids of calls, and whitespace at the ends."""
-        return json.dumps([self.role, self.text.strip(), [call.key for call in self.calls]])
+        return _SORTED.encode([self.role, self.text.strip(), [call.key for call in self.calls]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One request for one sample, in the canonical form.
 
     Attributes:
@@ -111,8 +112,7 @@ class Request:
     ignored: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTurn:
+class SampledTurn(Struct, frozen=True, kw_only=True):
     """One sample, in the canonical form.
 
     Attributes:
@@ -133,4 +133,4 @@ class SampledTurn:
     stopped_by: str = ""
     prompt_ids: tuple[int, ...]
     generation: Generation
-    created: int = field(default=0)
+    created: int = 0

@@ -18,8 +18,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
+
+from rocstar.engine.gateway.dialects.fields import Known
 from rocstar.engine.gateway.graph import MessageGraph, TurnPrompt
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request, SampledTurn
 from rocstar.engine.gateway.recording_engine import RecordingEngine
@@ -55,6 +57,7 @@ class AgentSession:
         finish: the limit that ended the latest request; None if none did.
         ignored: how often each field of a request was read and had no effect.
         num_retries: requests that joined another or got its answer again.
+        known: by route, what was read of the latest body.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class AgentSession:
         self.finish: FinishReason | None = None
         self.ignored: Counter[str] = Counter()
         self.num_retries = 0
+        self.known: dict[str, Known] = {}
         self._answers: dict[bytes, asyncio.Task[SampledTurn]] = {}
         """By the digest of their request: those that are being sampled or were not delivered."""
         self._running: set[asyncio.Task[SampledTurn]] = set()

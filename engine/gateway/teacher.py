@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from rocstar.engine.gateway.dialects import chat
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.graph import template_messages
 from rocstar.engine.gateway.harness import write_draft
 from rocstar.engine.gateway.messages import Finish, Message, Request, SampledTurn
@@ -60,7 +61,7 @@ class Teacher:
             raise InferenceError("teacher_refused", detail, retryable=status in (408, 429) or status >= 500)
         try:
             choice = json.loads(content)["choices"][0]
-            (message,) = chat.read({"model": self.model, "messages": [choice["message"]]}).messages
+            (message,) = chat.read(Fields({"model": self.model, "messages": [choice["message"]]})).messages
             template_messages([message])  # refuses arguments that are no object
         except (KeyError, IndexError, TypeError, ValueError, RequestError) as error:
             detail = f"{where}: {content[:MAX_SHOWN]!r} is no chat completion: {error}"
@@ -141,7 +142,7 @@ class TeacherLoop:
 
     async def converse(self, agent: Agent, draft: Draft) -> None:
         """As of `Harness`. Raises InferenceError if the teacher failed."""
-        said = chat.read({"model": "teacher", "messages": chat_messages(self._messages(draft.task))}).messages
+        said = chat.read(Fields({"model": "teacher", "messages": chat_messages(self._messages(draft.task))})).messages
         session = TeacherSession(self._teacher, agent, draft.key, deadline=lambda: draft.clock.latest)
         functions, limit = tuple(agent.chat.tools), agent.limits.max_tool_tokens
         draft.clock.start()

@@ -25,10 +25,9 @@ _ROLES: Mapping[str, Role] = {
 _REASONING = ("reasoning_content", "reasoning")
 
 
-def read(body: bytes | Mapping[str, Any]) -> Request:
+def read(given: Fields) -> Request:
     """Read a request. Raises RequestError."""
-    given = Fields.of_body(body)
-    messages = [_message(entry) for entry in given.objects("messages")]
+    messages = given.each("messages", _message)
     if not messages:
         raise given.invalid("messages", "send at least one message")
     options = Fields(given.get("stream_options", dict, {}), "stream_options")

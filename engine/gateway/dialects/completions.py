@@ -16,9 +16,8 @@ DEFAULT_TOKENS = 16
 """OpenAI's default limit."""
 
 
-def read(body: bytes | Mapping[str, Any]) -> Request:
+def read(given: Fields) -> Request:
     """Read a request. Raises RequestError."""
-    given = Fields.of_body(body)
     prompt = given.values.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         given = Fields({**given.values, "prompt": prompt[0]})  # a list of one prompt

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.gateway.dialects import anthropic_messages, responses
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.endpoint import DIALECTS
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request
 from rocstar.sandbox.http.errors import RequestError
@@ -27,7 +28,7 @@ ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "
 def requests(name: str) -> list[Request]:
     """The first and the second request of a client."""
     lines = [json.loads(line) for line in (RECORDINGS / f"{name}.jsonl").read_text().splitlines()]
-    return [DIALECTS[line["route"]].read(json.dumps(line["body"]).encode()) for line in lines]
+    return [DIALECTS[line["route"]].read(Fields.of_body(json.dumps(line["body"]).encode())) for line in lines]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,11 +56,11 @@ def test_fields_without_an_effect_are_named() -> None:
 
 
 def read_messages(**fields: Any) -> Request:
-    return anthropic_messages.read({"model": "m", "max_tokens": 9, "messages": [USER], **fields})
+    return anthropic_messages.read(Fields({"model": "m", "max_tokens": 9, "messages": [USER], **fields}))
 
 
 def read_responses(**fields: Any) -> Request:
-    return responses.read({"model": "m", "input": "2+3?", **fields})
+    return responses.read(Fields({"model": "m", "input": "2+3?", **fields}))
 
 
 def test_blocks_of_anthropic_become_messages() -> None:
@@ -186,7 +187,7 @@ HOSTILE = [
 @pytest.mark.parametrize(("dialect", "body", "problem"), HOSTILE)
 def test_an_invalid_body_gives_one_error_with_its_field(dialect: ModuleType, body: Any, problem: str) -> None:
     with pytest.raises(RequestError, match=problem) as caught:
-        dialect.read(body)
+        dialect.read(Fields.of_body(body if isinstance(body, bytes) else json.dumps(body).encode()))
     assert caught.value.status == 400 and str(caught.value) in json.dumps(dialect.error(caught.value)).replace(
         '\\"', '"'
     )
