@@ -10,7 +10,7 @@ the ids of calls, drop reasoning and change whitespace at the ends of texts when
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -27,8 +27,21 @@ def _number(digits: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-_ARGUMENTS = json.JSONDecoder(parse_float=_number)
-_SORTED = json.JSONEncoder(sort_keys=True)
+def _sorted(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return an object as a list of tuples, which no JSON array is."""
+    return sorted(dict(pairs).items())
+
+
+_ARGUMENTS = json.JSONDecoder(parse_float=_number, object_pairs_hook=_sorted)
+
+
+def num_equal(before: Sequence[Any], items: Sequence[Any]) -> int:
+    """Return how many items at the beginning of two sequences are equal."""
+    most = min(len(before), len(items))
+    if before[:most] == items[:most]:
+        return most
+    return next(k for k in range(most) if before[k] != items[k])
+
 
 class FunctionCall(Struct, frozen=True, kw_only=True):
     """A call of a function by the policy.
@@ -47,7 +60,7 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """The name and the arguments with sorted keys and 1.0 as 1; unparsable arguments byte by byte."""
         try:
-            arguments = _SORTED.encode(_ARGUMENTS.decode(self.arguments))
+            arguments = repr(_ARGUMENTS.decode(self.arguments))
         except (ValueError, RecursionError):
             arguments = self.arguments
         return f"{self.name}({arguments})"
@@ -72,8 +85,8 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The canonical form as JSON, without reasoning, ids of calls, and whitespace at the ends."""
-        return _SORTED.encode([self.role, self.text.strip(), [call.key for call in self.calls]])
+        """The canonical form, without reasoning, ids of calls, and whitespace at the ends."""
+        return repr((self.role, self.text.strip(), [call.key for call in self.calls]))
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -203,13 +203,13 @@ class AgentSession:
         is_limit = is_cut and len(generation.ids) >= max_new_tokens
         self.finish = FinishReason.max_tokens if is_limit else None
         message = self._message(parts, recorder.calls)
-        self._rows[number] = self.graph.add(prompt, generation, message)
+        self._rows[number] = self.graph.add(prompt, generation, message, text=recorder.text, calls=recorder.made)
         self._streams.append(stream)
         finish = "length" if is_cut else "tool_calls" if message.calls else "stop"
         return self._turn(request, message, finish, prompt, generation, recorder.stopped_by)
 
     async def _prompt(self, request: Request) -> TurnPrompt:
-        chars = sum(len(message.text) for message in request.messages)
+        chars = self.graph.num_new_chars(request)
         if chars + (0 if self.graph.nodes else 1000 * len(request.functions)) < THREAD_CHARS:
             return self.graph.prompt(request)
         return await asyncio.to_thread(self.graph.prompt, request)

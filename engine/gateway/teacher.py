@@ -24,7 +24,7 @@ from rocstar.engine.inference.base import Generation, Inference, InferenceError,
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.rollout.rollout import Agent, Draft
 from rocstar.engine.tools.results import cut_middle
-from rocstar.engine.types import FinishReason, Task, TrajectoryKey
+from rocstar.engine.types import FinishReason, Task, ToolCall, TrajectoryKey
 from rocstar.sandbox.http.errors import RequestError
 
 NO_TOKENS = Generation(ids=(), logprobs=(), version_spans=(), finish=StopReason.stop, cached_tokens=0)
@@ -127,7 +127,8 @@ class TeacherSession(AgentSession):
             raise conversation_error(kind, detail, retryable=self.failure.retryable) from None
         self.finish = FinishReason.max_tokens if finish == "length" else None
         generation = replace(NO_TOKENS, finish=StopReason.length if self.finish else StopReason.stop)
-        self.graph.add(prompt, generation, message)
+        calls = tuple(ToolCall(name=c.name, arguments=json.loads(c.arguments or "{}")) for c in message.calls)
+        self.graph.add(prompt, generation, message, text=message.text, calls=calls)
         return self._turn(request, message, finish, prompt, generation)
 
 
@@ -154,7 +155,7 @@ class TeacherLoop:
                         message = (await session.sample(request, len(said).to_bytes(4, "big"))).message
                     except RequestError as error:
                         raise session.failure or InferenceError("bad_reply", str(error), retryable=False) from None
-                write_draft(draft, session.graph, agent.chat)
+                write_draft(draft, session.graph, agent.chat.form)
                 if not message.calls or session.finish is not None:
                     break
                 results = await agent.reply(draft, tools)

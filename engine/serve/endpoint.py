@@ -259,7 +259,9 @@ class Endpoint:
         route, sessions = route_of(request), self.sessions
         dialect, key = DIALECTS[route], request.match_info.get("key")
         async with self._body(request) as body:
-            asked = await self._reader.read_dialect(dialect.read, body, sessions.known(request[LOGGED_OWNER], key, route))
+            asked = await self._reader.read_dialect(
+                dialect.read, body, sessions.known(request[LOGGED_OWNER], key, route)
+            )
             digest = hashlib.blake2b(route.encode() + b"\0" + body, digest_size=16).digest()
         if route == COUNT_TOKENS:
             prompt = await self._reader.run(MessageGraph(self.agent.chat).prompt, asked)

@@ -182,7 +182,7 @@ def _trajectory(served: ServedSession, finish: FinishReason) -> Trajectory:
         logprobs=columns.logprobs,
         segments=tuple(columns.segments),
         version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in columns.spans),
-        turns=tuple(turns_of(columns, graph, chat)),
+        turns=tuple(turns_of(columns, graph, chat.form)),
         finish_reason=finish,
         outcome=UNJUDGED_OUTCOME,
         times=TrajectoryTimes(began=served.began, ended_s=time.time() - served.began),

@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 from pydantic_core import from_json
 
-from rocstar.engine.gateway.messages import Message
+from rocstar.engine.gateway.messages import Message, num_equal
 from rocstar.sandbox.http.errors import RequestError
 
 MAX_IGNORED, MAX_NAME_CHARS = 64, 40
@@ -144,10 +144,7 @@ class Fields:
 
     def num_known(self, name: str) -> int:
         """Return how many items at the beginning of a list are those of the earlier body."""
-        items, known = self.get(name, list, []), self.known.get(name, ([], []))[0]
-        pairs = enumerate(zip(known, items, strict=False))
-        shorter = min(len(known), len(items))
-        return shorter if known[:shorter] == items[:shorter] else next(k for k, (old, new) in pairs if old != new)
+        return num_equal(self.known.get(name, ([], []))[0], self.get(name, list, []))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts of a field that is one text or a list of texts, none of them empty."""

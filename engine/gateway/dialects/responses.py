@@ -48,9 +48,7 @@ def read(given: Fields) -> Request:
     if not given.values.get("input"):
         raise given.invalid("input", "send a text or a list of items")
     is_text = isinstance(given.values["input"], str)
-    messages += (
-        [Message(role="user", text=given.get("input", str, ""))] if is_text else given.each("input", _message)
-    )
+    messages += [Message(role="user", text=given.get("input", str, ""))] if is_text else given.each("input", _message)
     return Request(
         model=given.require("model", str),
         messages=join_assistants(messages),
