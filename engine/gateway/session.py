@@ -119,9 +119,10 @@ class AgentSession:
             answer = self._answers[digest] = asyncio.create_task(self._sample(request), context=self._context)
             self._running.add(answer)
             answer.add_done_callback(lambda task: self._settle(digest, task))
-            idle = [key for key, task in self._answers.items() if task.done()]
-            for key in idle[: max(0, len(idle) - MAX_UNDELIVERED)]:
-                del self._answers[key]
+            if len(self._answers) > MAX_UNDELIVERED:
+                idle = [key for key, task in self._answers.items() if task.done()]
+                for key in idle[: max(0, len(idle) - MAX_UNDELIVERED)]:
+                    del self._answers[key]
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -56,8 +55,7 @@ Known = dict[str, tuple[list[Any], list[Any]]]
 """Lists of the latest body of a session: their items, and what was read from each."""
 
 
-@dataclass(slots=True)
-class Fields:
+class Fields(msgspec.Struct):
     """A JSON object of a request.
 
     Attributes:
@@ -70,9 +68,9 @@ class Fields:
 
     values: Mapping[str, Any]
     where: str = ""
-    known: Known = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
-    others: list[str] = field(default_factory=list)
+    known: Known = {}
+    names: set[str] = set()
+    others: list[str] = []
 
     @classmethod
     def of_body(cls, body: bytes, known: Known | None = None) -> Fields:

@@ -205,10 +205,8 @@ def test_special_tokens_are_cut_wherever_a_piece_begins() -> None:
         assert chat._cut_special(text) == chat._inside_special.sub("\\1\udc00", text)
 
 
-async def test_a_slash_at_the_end_leads_to_the_path_without_it(serving: Serving) -> None:
+async def test_a_path_with_a_slash_at_its_end_is_the_one_without_it(serving: Serving) -> None:
     async with serving(scripted(["4"])) as client:
-        payload = await client.json("/tokenize/", {"prompt": "a"}, status=308, allow_redirects=False)
-        assert "/tokenize" in payload["error"]["message"]
         assert (await client.json("/v1/tokenize/", {"prompt": "a"}))["count"] == 1
         assert (await client.json("/v1/nothing/", {}, status=404))["error"]["code"] == "no_such_path"
         assert (await client.json("/v1/models", {}, status=405))["error"]["message"]
