@@ -358,6 +358,8 @@ def _template_message(message: Message, place: int) -> dict[str, Any]:
         shown["reasoning_content"] = message.reasoning
     if message.call_id:
         shown["tool_call_id"] = message.call_id
+    if message.name:
+        shown["name"] = message.name
     calls = []
     for call in message.calls:
         try:

@@ -74,6 +74,7 @@ class Message(Struct, frozen=True, kw_only=True):
         calls: of an assistant.
         call_id: of a tool result, the id of the call it answers; "" if the dialect has none.
         is_error: of a tool result, whether the harness marked it as an error.
+        name: of the author, for templates that show it.
     """
 
     role: Role
@@ -82,6 +83,7 @@ class Message(Struct, frozen=True, kw_only=True):
     calls: tuple[FunctionCall, ...] = ()
     call_id: str = ""
     is_error: bool = False
+    name: str = ""
 
     @property
     def key(self) -> str:

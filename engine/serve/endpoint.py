@@ -15,12 +15,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel
 
 from rocstar.engine.gateway.dialects.events import PING, encode_json, failed
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.endpoint import (
     COUNT_TOKENS,
     DIALECTS,
@@ -40,17 +40,17 @@ from rocstar.engine.serve.conversation import ConversationOrder, ServedConversat
 from rocstar.engine.serve.conversation_manager import ConversationManager, ServeMetrics, ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
-from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts
-from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
+from rocstar.engine.serve.request_builder import RequestBuilder, check_model
+from rocstar.engine.serve.request_reader import R, RequestReader, limits_for_tokenizer
 from rocstar.engine.serve.requests import (
     KNOWN,
     MODELS,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    FeedbackRequest,
     GenerationRequest,
-    TokenizeRequest,
+    read_chat,
+    read_completion,
+    read_detokenize,
+    read_feedback,
+    read_tokenize,
 )
 from rocstar.engine.serve.response_stream import ChatResponse, CompletionResponse
 from rocstar.engine.serve.served_sessions import ServedSessions, training_trace
@@ -76,8 +76,6 @@ OWN_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 """Paths of dialects whose requests outside a session are conversations of the agent."""
 OPEN_PATHS = frozenset(("/health", "/healthz", "/readyz", "/", "/docs", "/openapi.json"))
 """Paths without authentication: they return nothing about conversations."""
-
-M = TypeVar("M", bound=BaseModel)
 
 
 class Endpoint:
@@ -198,29 +196,29 @@ class Endpoint:
 
     async def chat(self, request: HttpRequest) -> web.StreamResponse:
         """/v1/chat/completions: the agent, or the model with the client's tools."""
-        body = await self._read(request, ChatRequest)
+        body = await self._read(request, read_chat)
         (conversation,) = await self._begin(request, body, lambda: [self._builder.chat(body)], body.num_choices)
         self._note_repeated_seed(request, body, conversation.order)
         response = ChatResponse(
             conversation,
             body.model,
             self.options.isolation,
-            with_token_ids=body.return_token_ids,
-            with_logprobs=bool(body.logprobs),
+            with_token_ids=body.with_token_ids,
+            with_logprobs=body.with_logprobs,
         )
         return await self._respond(request, body, [conversation], response)
 
     async def complete(self, request: HttpRequest) -> web.StreamResponse:
         """/v1/completions: the model alone."""
-        body = await self._read(request, CompletionRequest)
-        num_choices = body.num_choices * len(split_prompts(body))
+        body = await self._read(request, read_completion)
+        num_choices = body.num_choices * len(body.prompts)
         conversations = await self._begin(request, body, lambda: self._builder.completions(body), num_choices)
         response = CompletionResponse(
             conversations,
             body.model,
-            echo=bool(body.echo),
-            with_logprobs=body.logprobs is not None,
-            with_token_ids=body.return_token_ids,
+            echo=body.echo,
+            with_logprobs=body.with_logprobs,
+            with_token_ids=body.with_token_ids,
         )
         return await self._respond(request, body, conversations, response)
 
@@ -229,7 +227,7 @@ class Endpoint:
         route, sessions = route_of(request), self.sessions
         dialect, key = DIALECTS[route], request.names.get("key")
         async with self._body(request) as body:
-            asked = await self._reader.read_dialect(dialect.read, body, sessions.known(request.owner, key, route))
+            asked = await self._reader.read(dialect.read, body, sessions.known(request.owner, key, route))
             digest = hashlib.blake2b(route.encode() + b"\0" + body, digest_size=16).digest()
         if route == COUNT_TOKENS:
             prompt = await self._reader.run(MessageGraph(self.agent.chat).prompt, asked)
@@ -282,7 +280,7 @@ class Endpoint:
         num_choices: int,
     ) -> list[ServedConversation]:
         """Build the orders in a thread and start them. Raises RequestError."""
-        self._note_unknown_fields(request, body.model_extra or {})
+        self._note_unknown_fields(request, body.ignored)
         await self.conversations.wait_for_disk()
         self.conversations.check_room(num_choices)
         orders = await self._reader.run(build)
@@ -298,10 +296,8 @@ class Endpoint:
     ) -> web.StreamResponse:
         """Send the response, whole or as a stream, and end the conversations with it."""
         try:
-            if body.stream:
-                options = body.stream_options
-                with_usage = options is not None and options.include_usage
-                return await self._stream(request, conversations[0], response, with_usage=with_usage)
+            if body.is_streamed:
+                return await self._stream(request, conversations[0], response, with_usage=body.with_usage)
             parts = [await conversation.all_parts() for conversation in conversations]
         finally:
             for conversation in conversations:
@@ -343,7 +339,7 @@ class Endpoint:
 
     async def feedback(self, request: HttpRequest) -> web.Response:
         """/v1/feedback: a person's verdict on one choice."""
-        body = await self._read(request, FeedbackRequest)
+        body = await self._read(request, read_feedback)
         if self._store is None:
             raise RequestError("nothing is kept here: start the server with --out", status=501, kind="not_kept")
         conversation = body.id.removeprefix("chatcmpl-").removeprefix("cmpl-")
@@ -373,14 +369,14 @@ class Endpoint:
 
     async def tokenize(self, request: HttpRequest) -> web.Response:
         """/tokenize: ids of a text, or of messages."""
-        body = await self._read(request, TokenizeRequest)
+        body = await self._read(request, read_tokenize)
         ids = await self._reader.run(self._builder.tokenize, body)
         return json_response({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
 
     async def detokenize(self, request: HttpRequest) -> web.Response:
         """/detokenize: the text of ids, special tokens shown; lm-eval asks for it, too."""
-        body = await self._read(request, DetokenizeRequest)
-        return json_response({"prompt": await self._reader.run(self.agent.chat.decode, body.tokens)})
+        body = await self._read(request, read_detokenize)
+        return json_response({"prompt": await self._reader.run(self.agent.chat.decode, body.prompt_ids or ())})
 
     async def tokenizer_info(self, request: HttpRequest) -> web.Response:
         """/tokenizer_info, which lm-eval asks for."""
@@ -427,10 +423,10 @@ class Endpoint:
 
     # ---- of every request ----
 
-    async def _read(self, request: HttpRequest, model: type[M]) -> M:
+    async def _read(self, request: HttpRequest, read: Callable[[Fields], R]) -> R:
         """Read and parse the body. Raises RequestError."""
         async with self._body(request) as body:
-            return await self._reader.read(model, body)
+            return await self._reader.read(read, body)
 
     @asynccontextmanager
     async def _body(self, request: HttpRequest) -> AsyncIterator[bytes]:

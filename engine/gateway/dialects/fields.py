@@ -30,6 +30,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
+    "suffix": ("",),
 }
 """Fields with the values that change nothing. Other values are ignored and counted."""
 
@@ -119,6 +120,13 @@ class Fields(msgspec.Struct):
                 return value
         return None
 
+    def whole(self, name: str, default: int, least: int, most: int) -> int:
+        """Return a whole number of a range."""
+        value = self.get(name, int, default)
+        if not least <= value <= most:
+            raise self.invalid(name, f"send a number from {least} to {most}")
+        return value
+
     def temperature(self) -> float | None:
         """Return the temperature, or None."""
         value = self.get("temperature", float, math.nan)
@@ -155,7 +163,10 @@ class Fields(msgspec.Struct):
     def token_ids(self, name: str) -> tuple[int, ...]:
         """Return the token ids of a list that is not empty."""
         ids = self.get(name, list, [])
-        if not ids or not all(type(token) is int and 0 <= token < 1 << 31 for token in ids):
+        bad = next((k for k, token in enumerate(ids) if type(token) is not int or not 0 <= token < 1 << 31), None)
+        if bad is not None:
+            raise Fields({str(bad): ids[bad]}, self.path(name)).invalid(str(bad), "send a token id")
+        if not ids:
             raise self.invalid(name, "send a list of token ids")
         return tuple(ids)
 
@@ -197,8 +208,9 @@ class Fields(msgspec.Struct):
         parameters = given.get(schema, dict, {}) or {"type": "object", "properties": {}}
         return {"type": "function", "function": {**about, "parameters": parameters}}
 
-    def ignored(self) -> tuple[str, ...]:
-        """Return the names of the fields that were not read. Raises RequestError for one that falsifies the data."""
+    def ignored(self, refused: Collection[str] = REFUSED) -> tuple[str, ...]:
+        """Return the names of the fields that were not read. Raises RequestError for one in `refused` that would
+        change something."""
         found = [*self.others]
         for name, value in self.values.items():
             if name in self.names or value is None:
@@ -206,8 +218,9 @@ class Fields(msgspec.Struct):
             neutral = NEUTRAL.get(name, ())
             if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
                 continue
-            if name in REFUSED:
-                raise self.invalid(name, f"an answer is one sample of the policy; send {json.dumps(neutral[0])}")
+            if name in refused:
+                problem = f"answers are samples of the policy as it is; send {json.dumps(neutral[0])}"
+                raise self.invalid(name, problem)
             found.append(name)
         return tuple(name[:MAX_NAME_CHARS] for name in found[:MAX_IGNORED])
 

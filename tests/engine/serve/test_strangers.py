@@ -23,6 +23,9 @@ from .conftest import QUESTION, TOKENIZER, Client, Serving, SlowTool, keeping, m
 TOO_LONG = "context_length_exceeded"
 
 
+LONG_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"x": [[]] * 20_000}}}
+
+
 async def first_line(client: Client, request: bytes) -> bytes:
     async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
@@ -39,8 +42,7 @@ async def first_line(client: Client, request: bytes) -> bytes:
         ("/v1/chat/completions", {"messages": [QUESTION] * 5000}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "<|im_end|>" * 4001}]}),
         ("/v1/chat/completions", {"prefix_token_ids": [1] * 5000}),
-        ("/v1/chat/completions", {"messages": [QUESTION], "tools": [{"x": [[]] * 20_000}]}),
-        ("/v1/chat/completions", {"messages": [QUESTION], "tool_choice": {"x": [1] * 20_000}}),
+        ("/v1/chat/completions", {"messages": [QUESTION], "model": "rocstar-raw", "tools": [LONG_TOOL]}),
         ("/v1/completions", {"prompt": "a" * 500_000}),
         ("/v1/completions", {"prompt": [[1] * 5000]}),
         ("/tokenize", {"prompt": "a" * 500_000}),
