@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.gateway.dialects import anthropic_messages, responses
-from rocstar.engine.gateway.dialects.fields import Fields
+from rocstar.engine.gateway.dialects.fields import Fields, Known, num_unknown_bytes
 from rocstar.engine.gateway.endpoint import DIALECTS
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request
 from rocstar.sandbox.http.errors import RequestError
@@ -132,6 +132,31 @@ def test_items_of_responses_become_messages() -> None:
         Message(role="system", text="Go on."),
     )
     assert request.functions == (ADD,) and request.max_tokens == 7 and request.ignored == ("tool_choice", "store")
+
+
+def test_of_a_history_only_what_is_new_is_read() -> None:
+    known: Known = {}
+    tools = [{"name": "add", "input_schema": SCHEMA}]
+
+    def body(*messages: Any) -> bytes:
+        return json.dumps({"model": "m", "messages": messages, "tools": tools}).encode()
+
+    def read(*messages: Any) -> Request:
+        request = anthropic_messages.read(Fields.of_body(body(*messages), known))
+        assert request == anthropic_messages.read(Fields.of_body(body(*messages)))
+        return request
+
+    use = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}
+    turn = {"role": "assistant", "content": [{"type": "text", "text": "Calling."}, use]}
+    first, second = read(USER, turn), read(USER, turn, USER)
+    assert all(old is new for old, new in zip(first.messages, second.messages, strict=False))
+    assert first.functions[0] is second.functions[0] and len(second.messages) == 3
+    longer = body(USER, turn, USER, {"role": "user", "content": "x" * 99})
+    assert 99 < num_unknown_bytes(longer, known) < len(longer) - len(json.dumps(turn))
+    assert num_unknown_bytes(longer, {}) == num_unknown_bytes(longer[:-1], known) + 1 == len(longer)
+    edited = read(USER, {**turn, "content": [{**use, "input": {"a": True}}]}, USER)  # equal in Python
+    assert edited.messages[1].key != second.messages[1].key and edited.messages[0] is first.messages[0]
+    assert len(read(USER).messages) == 1
 
 
 @pytest.mark.parametrize(("read", "choice"), [(read_messages, {"type": "none"}), (read_responses, "none")])
