@@ -26,6 +26,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 import uvloop
+from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from report import claim, finish, result_parser
@@ -96,8 +97,23 @@ async def serve_for(pipe: Connection, script: str, keeps: str) -> None:
             kept = await stack.enter_async_context(folder)
         endpoint = await stack.enter_async_context(open_endpoint(agent, options, store=kept))
         pipe.send(endpoint.url)
-        while await loop.run_in_executor(None, pipe.recv) != "end":
-            pipe.send(await direct(agent))
+        while (word := await loop.run_in_executor(None, pipe.recv)) != "end":
+            pipe.send(await direct(agent) if word == "direct" else await stack.enter_async_context(plain_server()))
+
+
+@asynccontextmanager
+async def plain_server() -> AsyncIterator[str]:
+    """The cheapest server of aiohttp: it reads a body and answers as many bytes as the path says."""
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        await request.read()
+        return web.Response(body=b"x" * int(request.path[1:]))
+
+    runner = web.ServerRunner(web.Server(answer, access_log=None))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield "http://127.0.0.1:{1}".format(*runner.addresses[0])
+    await runner.cleanup()
 
 
 class _Forgetful(list[Any]):
@@ -164,19 +180,22 @@ async def stream(session: aiohttp.ClientSession, url: str, **fields: Any) -> Non
     assert done, "a stream ended in the middle"
 
 
-async def converse(session: aiohttp.ClientSession, url: str, *, seed: int) -> None:
-    """An agent of the client: all turns in one session, whose history the client sends again."""
+async def converse(session: aiohttp.ClientSession, url: str, *, seed: int) -> list[tuple[Any, int]]:
+    """An agent of the client: all turns in one session, whose history the client sends again. Return the requests
+    with the sizes of their answers."""
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
-    path = f"{url}/sessions/{seed}"
+    path, sent = f"{url}/sessions/{seed}", list[tuple[Any, int]]()
     for _ in range(TURNS):
-        request = {"model": "m", "messages": messages, "tools": [PYTHON_SCHEMA]}
+        request = {"model": "m", "messages": [*messages], "tools": [PYTHON_SCHEMA]}
         async with session.post(f"{path}/v1/chat/completions", json=request) as response:
             assert response.status == 200, await response.text()
             message = (await response.json())["choices"][0]["message"]
+            sent.append((request, len(await response.read())))
         calls = message.get("tool_calls", ())
         messages += [message, *({"role": "tool", "tool_call_id": c["id"], "content": "42\n"} for c in calls)]
     async with session.delete(path) as response:
         assert response.status == 200
+    return sent
 
 
 def connected() -> aiohttp.ClientSession:
@@ -187,7 +206,8 @@ def connected() -> aiohttp.ClientSession:
 
 
 async def overhead() -> dict[str, float]:
-    """CPU microseconds by turn: the loop alone, and the overhead of a server, at once and streamed."""
+    """CPU microseconds by turn: the loop alone, HTTP alone with the bodies of a session, and the overhead of a
+    server, at once, streamed and in a session."""
     found: dict[str, float] = {}
     async with serving("turns") as (url, pipe, pid), connected() as session:
         for k in range(30):
@@ -196,13 +216,24 @@ async def overhead() -> dict[str, float]:
         await asyncio.to_thread(pipe.recv)  # warm
         pipe.send("direct")
         found["direct_us"] = await asyncio.to_thread(pipe.recv) / DIRECT / TURNS * 1e6
-        for name, one in (("at_once", ask), ("streamed", stream), ("session", converse)):
+        bodies = await converse(session, url, seed=DIRECT)
+        pipe.send("plain")
+        plain = await asyncio.to_thread(pipe.recv)
+
+        async def exchange(session: aiohttp.ClientSession, url: str, *, seed: int) -> None:
+            for request, size in bodies:
+                async with session.post(f"{plain}/{size}", json=request) as response:
+                    await response.read()
+
+        for name, one in (("http", exchange), ("at_once", ask), ("streamed", stream), ("session", converse)):
             before = cpu_s(pid)
             for k in range(DIRECT):
                 await one(session, url, seed=k)
             spent = (cpu_s(pid) - before) / DIRECT / TURNS * 1e6
             found[f"{name}_us"] = spent
-            found[f"{name}_overhead_us"] = spent - found["direct_us"]
+            if name != "http":
+                found[f"{name}_overhead_us"] = spent - found["direct_us"]
+    found["gateway_us"] = found["session_overhead_us"] - found["http_us"]
     return found
 
 
@@ -246,6 +277,7 @@ async def measure(quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     growth = grown["growth_mib"]
     claims = [
         claim("CPU of a served turn beyond that of the loop alone", plain, "us", at_most=300),
+        claim("CPU of a session's request beyond that of the loop and of HTTP", turn["gateway_us"], "us", at_most=300),
         claim("CPU of a streamed turn beyond that of the loop alone", streamed, "us", at_most=300),
         claim("p99 from a request to the first byte of its stream", first["p99_ms"], "ms", at_most=10),
         claim("growth of the server from a fifth of all requests to all", growth, "MiB", at_most=10),

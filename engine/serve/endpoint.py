@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -226,7 +226,8 @@ class Endpoint:
         """Requests of a session, and of other dialects: the model alone, with the client's tools."""
         route, sessions = route_of(request), self.sessions
         dialect, key = DIALECTS[route], request.names.get("key")
-        async with self._body(request) as body:
+        with self._holding(request):
+            body = await self._read_body(request)
             asked = await self._reader.read(dialect.read, body, sessions.known(request.owner, key, route))
             digest = hashlib.blake2b(route.encode() + b"\0" + body, digest_size=16).digest()
         if route == COUNT_TOKENS:
@@ -425,15 +426,14 @@ class Endpoint:
 
     async def _read(self, request: HttpRequest, read: Callable[[Fields], R]) -> R:
         """Read and parse the body. Raises RequestError."""
-        async with self._body(request) as body:
-            return await self._reader.read(read, body)
+        with self._holding(request):
+            return await self._reader.read(read, await self._read_body(request))
 
-    @asynccontextmanager
-    async def _body(self, request: HttpRequest) -> AsyncIterator[bytes]:
-        """Read the body, which counts as held while the block runs. Raises RequestError."""
+    @contextmanager
+    def _holding(self, request: HttpRequest) -> Iterator[None]:
+        """The body counts as held while the block runs. Raises RequestError."""
         most = self.options.max_body_bytes
-        check_body_head(request, most)
-        size = most if request.content_length is None else request.content_length
+        size = most if request.content_length is None else min(request.content_length, most)
         if self._held_bytes + size > MAX_HELD_BODIES * most:
             raise RequestError(
                 f"bodies of {self._held_bytes} bytes arrive or are being read; ask again later",
@@ -442,14 +442,18 @@ class Endpoint:
             )
         self._held_bytes += size
         try:
-            yield await read_body(request, max_bytes=most, timeout_s=self.options.body_timeout_s)
+            yield
         finally:
             self._held_bytes -= size
 
+    async def _read_body(self, request: HttpRequest) -> bytes:
+        options = self.options
+        return await read_body(request, max_bytes=options.max_body_bytes, timeout_s=options.body_timeout_s)
+
     def _note_unknown_fields(self, request: HttpRequest, names: Iterable[str]) -> None:
         """Note each unknown field once for the operator."""
-        unknown = sorted(set(names) - KNOWN)
-        new = [name for name in unknown if name[:MAX_FIELD_CHARS] not in self._noted_fields]
+        unknown = {name for name in names if name not in KNOWN}
+        new = sorted(name for name in unknown if name[:MAX_FIELD_CHARS] not in self._noted_fields) if unknown else []
         if new and len(self._noted_fields) < REMEMBERED:
             self._noted_fields.update(name[:MAX_FIELD_CHARS] for name in new)
             names = ", ".join(printable_line(name, MAX_FIELD_CHARS) for name in new[:MAX_NOTED_FIELDS])
