@@ -81,8 +81,10 @@ class RecordingEngine:
         result, NaN for one that the engine reports at the end of the turn."""
         self._scores_prompt, self._parser, self._stops = scores_prompt, parser, tuple(stops)
         self._functions = functions
-        self.calls: tuple[ToolCall, ...] = ()
-        """The calls of the latest turn for the client; none if one of them is malformed: then all stay text."""
+        self.text = ""
+        """The text of the latest turn."""
+        self.made: tuple[ToolCall, ...] = ()
+        """The calls in it of functions of the client."""
         self._records_tokens = bool(stops) or is_streamed
         """Tokens are parsed as they are generated."""
         self._truncate_at: int | None = None
@@ -144,7 +146,7 @@ class RecordingEngine:
         """Their log-probs."""
         self._read = 0
         """The number of parsed tokens."""
-        self._truncate_at, self.calls = None, ()
+        self._truncate_at, self.text, self.made = None, "", ()
         self._text = TurnText(self.chat.decode, self.chat.text.of_token)
         self._stop_filter = StopSequences(self._stops)
 
@@ -180,8 +182,9 @@ class RecordingEngine:
 
     def _end_turn(self, generation: Generation) -> Generation:
         """Emit the rest of the turn. Return the turn for the record."""
+        self.text = self.chat.turn_text(generation.ids)
         if not self._records_tokens and self.chat.text.is_joined:  # the text does not depend on the chunks
-            self._emit_text(self.chat.turn_text(generation.ids))
+            self._emit_text(self.text)
         else:
             streamed = self._received[: self._truncate_at]
             if not self.is_stopped and list(generation.ids[: len(streamed)]) != streamed:
@@ -199,11 +202,9 @@ class RecordingEngine:
             self._truncate_at = len(self._received)
         self._emit_text(self._stop_filter.rest())
         if self._functions and generation.finish is StopReason.stop and self._truncate_at is None:
-            self.calls = self.chat.calls(self.chat.turn_text(generation.ids), self._functions)
-        are_text = any(call.malformed is not None for call in self.calls)
-        self.calls = () if are_text else self.calls
+            self.made = self.chat.calls(self.text, self._functions)
         if self._parser is not None:
-            for kind, text in self._parser.end_turn(with_calls=are_text):
+            for kind, text in self._parser.end_turn(with_calls=bool(self.made) and not self.calls):
                 self.emit(TextPart(self.choice, kind, text))
         if self.cached_tokens is None:
             self.cached_tokens = generation.cached_tokens
@@ -211,6 +212,7 @@ class RecordingEngine:
             return generation
         self.stopped_by = self._stop_filter.found
         end = self._truncate_at
+        self.text = self.chat.turn_text(generation.ids[:end])
         return replace(
             generation,
             ids=generation.ids[:end],
@@ -227,6 +229,11 @@ class RecordingEngine:
             self.emit(TextPart(self.choice, "content", text))
 
     # ---- its tools ----
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the latest turn for the client; none if one of them is malformed: then all stay text."""
+        return () if any([call.malformed is not None for call in self.made]) else self.made
 
     def call_id(self, index: int) -> str:
         """Return the id of a call of the current turn, unique over all responses."""

@@ -26,13 +26,15 @@ class HttpRequest(web.Request):
 
     Attributes:
         owner: The owner of the request; "" if none is known.
+        place: The path of its route, or UNKNOWN_ROUTE.
         names: The named parts of the path.
         held_bytes: The bytes of its body that count as held (see `BodyReader`).
     """
 
-    ATTRS = web.Request.ATTRS | frozenset(("owner", "names", "held_bytes"))
+    ATTRS = web.Request.ATTRS | frozenset(("owner", "place", "names", "held_bytes"))
 
     owner: str = ""
+    place: str = ""
     names: Mapping[str, str] = NO_PATH_PARAMS
     held_bytes: int = 0
 

@@ -3,6 +3,7 @@ top level, `token_ids` of the choice. The stop token is in `token_ids` and in `l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,10 +26,9 @@ _ROLES: Mapping[str, Role] = {
 _REASONING = ("reasoning_content", "reasoning")
 
 
-def read(body: bytes | Mapping[str, Any]) -> Request:
+def read(given: Fields) -> Request:
     """Read a request. Raises RequestError."""
-    given = Fields.of_body(body)
-    messages = [_message(entry) for entry in given.objects("messages")]
+    messages = given.each("messages", read_message)
     if not messages:
         raise given.invalid("messages", "send at least one message")
     options = Fields(given.get("stream_options", dict, {}), "stream_options")
@@ -47,14 +47,16 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
     )
 
 
-def _message(entry: Fields) -> Message:
+def read_message(entry: Fields) -> Message:
+    """Read one message. Raises RequestError."""
     role = _ROLES.get(entry.get("role", str, ""))
     if role is None:
         raise entry.invalid("role", f"send one of {', '.join(_ROLES)}")
     values, calls = entry.values, []
     for call in entry.objects("tool_calls") if role == "assistant" and values.get("tool_calls") else ():
         made = Fields(call.get("function", dict, {}), call.path("function"))
-        arguments = made.get("arguments", str, "{}")
+        arguments = made.values.get("arguments")
+        arguments = json.dumps(arguments) if isinstance(arguments, dict) else made.get("arguments", str, "{}")
         calls.append(FunctionCall(id=call.get("id", str, ""), name=made.require("name", str), arguments=arguments))
     return Message(
         role=role,

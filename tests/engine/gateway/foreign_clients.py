@@ -26,6 +26,7 @@ from typing import Any
 from aiohttp import web
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.endpoint import COUNT_TOKENS, DIALECTS, open_gateway
 from rocstar.engine.gateway.messages import Finish, FunctionCall, Message, Request, SampledTurn
 from rocstar.engine.gateway.programs import AgentClient
@@ -306,7 +307,7 @@ class RecordingServer:
             return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}], "input_tokens": 3})
         dialect, body = DIALECTS[path], await request.read()
         try:
-            given = dialect.read(body)
+            given = dialect.read(Fields.of_body(body))
         except RequestError as error:
             self.errors.append(str(error))
             return web.json_response(dialect.error(error), status=error.status)

@@ -136,7 +136,7 @@ async def test_a_request_of_another_dialect_is_a_conversation(serving: Serving, 
         refused = await client.json("/v1/messages", {**MESSAGES, "messages": []}, status=400)
         assert refused["type"] == "error"
         too_long = await client.json("/v1/messages", {**MESSAGES, "messages": [QUESTION] * 5000}, status=400)
-        assert "5000 tokens" in too_long["error"]["message"]
+        assert "5000 entries" in too_long["error"]["message"]
     assert outcomes(tmp_path / "served") == ["unjudged"] * 3
 
 
