@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -24,6 +24,7 @@ from rocstar.engine.record.learned import sequence_name
 from rocstar.engine.types import Trajectory
 from rocstar.train.algorithm.advantages import Advantage
 from rocstar.train.algorithm.aggregate import token_weights
+from rocstar.train.algorithm.loss import PolicyTokens
 from rocstar.train.learner.balance import Cost, balance
 from rocstar.train.learner.example import Example, Ids, Mask
 
@@ -58,6 +59,24 @@ class MicroBatch:
     @property
     def num_loss_tokens(self) -> int:
         return len(self.targets_T)
+
+    def tokens_at(self, device: torch.device) -> Callable[[Tensor, slice], PolicyTokens]:
+        """Return a function that makes some tokens, on the device, from their current log-probs."""
+        old_T = None if self.old_logprobs_T is None else self.old_logprobs_T.to(device)
+        rollout_T, advantages_T = self.rollout_logprobs_T.to(device), self.advantages_T.to(device)
+        after_tool_T = self.after_tool_T.to(device)
+
+        def tokens(logprobs_C: Tensor, rows: slice) -> PolicyTokens:
+            return PolicyTokens(
+                logprobs_T=logprobs_C,
+                old_logprobs_T=logprobs_C.detach() if old_T is None else old_T[rows],
+                rollout_logprobs_T=rollout_T[rows],
+                advantages_T=advantages_T[rows],
+                after_tool_T=after_tool_T[rows],
+                lengths_S=self.targets_S if len(logprobs_C) == self.num_loss_tokens else None,
+            )
+
+        return tokens
 
     def unusable(self, vocabulary: int) -> list[str]:
         """Names of what no loss can be made of: not finite, or ids outside the vocabulary."""

@@ -119,6 +119,7 @@ def _stages(recipe: Recipe) -> list[str]:
         f"per RL step: {rl.tasks_per_step} tasks x {rl.rollouts_per_task} rollouts = {rollouts} "
         f"trajectories{refills}, {rl.group_size} kept per task (RoC {rl.roc_mode}), "
         f"{rl.num_updates_per_batch} optimizer steps",
+        f"loss: {' '.join([rl.loss, *(f'{name}={value}' for name, value in rl.constants().items())])}",
         "stage           steps  response tokens  turns  filter  worst-case tokens per step",
     ]
     for stage in recipe.stages:

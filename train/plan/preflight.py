@@ -28,6 +28,7 @@ from rocstar.train.learner import hub, model_io
 from rocstar.train.learner.checkpoint import checkpoint_bytes
 from rocstar.train.learner.cold_start import encode_rows, read_conversations
 from rocstar.train.learner.hub import Unreachable
+from rocstar.train.learner.own_loss import check_loss
 from rocstar.train.learner.scratch import MAX_POSITIONS
 from rocstar.train.plan.plan import Machines
 from rocstar.train.plan.prompts import PromptCheck
@@ -530,9 +531,10 @@ def peak_checkpoints(recipe: Recipe) -> int:
 def examine_engine(
     recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool = False, nodes: int | None = None
 ) -> None:
-    """Check reward, advantage, engine and Redis on this node; `nodes` None: torchrun's."""
+    """Check reward, advantage, loss, engine and Redis on this node; `nodes` None: torchrun's."""
     found.collect(lambda: check_reward(recipe.reward))
     found.collect(lambda: check_advantage(recipe.rl.advantage))
+    found.collect(lambda: check_loss(recipe.rl.loss))
     if elsewhere and recipe.agent.kind == "program":
         found.unknown.append(f"agent.command = {shlex.join(recipe.agent.command)!r}: a program of the other machines")
     else:

@@ -19,7 +19,7 @@ from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.environment_config import EnvironmentConfig, check_environments
 from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 from rocstar.train.recipe.paths import is_reference
-from rocstar.train.recipe.rl_config import OffPolicyConfig, RlConfig, StageConfig
+from rocstar.train.recipe.rl_config import ROLLOUT_LOSSES, OffPolicyConfig, RlConfig, StageConfig
 from rocstar.train.recipe.section import (
     Attempts,
     Betas,
@@ -314,6 +314,12 @@ class Recipe(Section):
             raise ValueError(
                 "environments.max_episodes lets attempts wait for each other, which engine.deterministic = true "
                 "excludes; set one of them to 0 or false"
+            )
+        if self.rl.loss in ROLLOUT_LOSSES and self.off_policy.correction not in ("none", "negative_mask"):
+            raise ValueError(
+                f"off_policy.correction = {self.off_policy.correction!r} weights a token by learner / rollout, which "
+                f"the ratio of rl.loss = {self.rl.loss!r} contains: the mismatch would count twice; leave it out, or "
+                "set it to 'none' or 'negative_mask'"
             )
         if self.lora.rank and self.model.path == "scratch":
             raise ValueError(

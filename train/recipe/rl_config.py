@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.data_config import DataConfig
@@ -26,8 +27,55 @@ from rocstar.train.recipe.section import (
 
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp")
 """Advantages by name: train/algorithm/advantages/ has a page for each."""
+ROLLOUT_LOSSES = ("cispo", "gspo", "dppo", "sapo")
+"""Policy losses that start from the rollout's log-probs, so that they contain the importance weight."""
+CONSTANTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "clip": ("clip_low", "clip_high"), **{name: (name,) for name in ROLLOUT_LOSSES}
+}  # fmt: skip
+"""Policy losses by name, a page each in train/algorithm/losses/, and the fields of [rl] with their constants."""
 Trajectories = Annotated[int, Unit("trajectories")]
 Ratio = Annotated[float, Unit("ratio")]
+Probability = Annotated[float, Unit("probability")]
+Slope = Annotated[float, Unit("slope")]
+
+
+class _RatioBounds(Section):
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _are_an_interval(self) -> _RatioBounds:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low} is not below high = {self.high}; both are bounds of the ratio itself")
+        return self
+
+
+class CispoConfig(_RatioBounds):
+    """Bounds of the ratio current / rollout that weights a token (train/algorithm/losses/cispo.py)."""
+
+    low: Expert[Ratio] = Field(0.0, ge=0, description="smallest weight: the ratio itself, not its distance from 1")
+    high: Expert[Ratio] = Field(5.0, gt=0, description="largest weight: the ratio itself, not its distance from 1")
+
+
+class GspoConfig(_RatioBounds):
+    """Bounds of a sequence's mean ratio current / rollout (train/algorithm/losses/gspo.py)."""
+
+    low: Expert[Ratio] = Field(0.9997, ge=0, description="a sequence with A < 0 and a smaller ratio is stopped")
+    high: Expert[Ratio] = Field(1.0004, gt=0, description="a sequence with A > 0 and a larger ratio is stopped")
+
+
+class DppoConfig(Section):
+    """Bounds of the difference of current and rollout probability (train/algorithm/losses/dppo.py)."""
+
+    low: Expert[Probability] = Field(0.2, ge=0, le=1, description="a token with A < 0 and a larger fall is stopped")
+    high: Expert[Probability] = Field(0.2, ge=0, le=1, description="a token with A > 0 and a larger rise is stopped")
+
+
+class SapoConfig(Section):
+    """Slopes of the gate of the ratio current / rollout (train/algorithm/losses/sapo.py)."""
+
+    tau_positive: Expert[Slope] = Field(1.0, gt=0, description="where A > 0; a larger one fades sooner")
+    tau_negative: Expert[Slope] = Field(1.05, gt=0, description="where A <= 0")
 
 
 class RlConfig(Section):
@@ -107,8 +155,17 @@ class RlConfig(Section):
         description="versions between a token and the learner at most: rollouts go on while it learns; "
         "0 = in turns, and the default with engine.deterministic",
     )
-    clip_low: Expert[Ratio] = Field(0.2, gt=0, lt=1, description="the ratio is clipped below 1 - clip_low")
-    clip_high: Expert[Ratio] = Field(0.28, gt=0, description="the ratio is clipped above 1 + clip_high")
+    loss: Expert[str] = Field(
+        "clip",
+        description="'clip', 'cispo', 'gspo', 'dppo', 'sapo' (train/algorithm/losses/), or 'module:function', "
+        "looked for beside the recipe, then on sys.path; constants of another loss are an error",
+    )
+    clip_low: Expert[Ratio] = Field(0.2, gt=0, lt=1, description="clip: the ratio is clipped below 1 - clip_low")
+    clip_high: Expert[Ratio] = Field(0.28, gt=0, description="clip: the ratio is clipped above 1 + clip_high")
+    cispo: CispoConfig = CispoConfig()
+    gspo: GspoConfig = GspoConfig()
+    dppo: DppoConfig = DppoConfig()
+    sapo: SapoConfig = SapoConfig()
     start_kl_every: Expert[Steps] = Field(
         0,
         ge=0,
@@ -129,6 +186,33 @@ class RlConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _the_loss_is_known_and_reads_its_constants(self) -> RlConfig:
+        if self.loss not in CONSTANTS and not is_reference(self.loss):
+            known = suggest(self.loss, (*CONSTANTS, "module:function"))
+            raise ValueError(f"loss = {self.loss!r} is not known; {known}")
+        for loss, names in CONSTANTS.items():
+            given = [name for name in names if loss != self.loss and name in self.model_fields_set]
+            if given:
+                value = getattr(self, given[0])
+                shown = value.model_dump(exclude_unset=True) if isinstance(value, Section) else value
+                raise ValueError(
+                    f"{given[0]} = {shown} is read by loss = {loss!r} alone, and loss = {self.loss!r}; remove it, or "
+                    f"set loss = {loss!r}"
+                )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_unread_constants(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that a written recipe loads again."""
+        unread = {name for loss, names in CONSTANTS.items() for name in names if loss != self.loss}
+        return {name: value for name, value in handler(self).items() if name not in unread}
+
+    def constants(self) -> dict[str, float]:
+        """Return the constants of the loss by name; an own function has none."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in CONSTANTS.get(self.loss, ())}
+        return dict(found.get(self.loss, found))
+
+    @model_validator(mode="after")
     def _groups_make_sense(self) -> RlConfig:
         if self.group_size < 2:
             raise ValueError(f"group_size = {self.group_size}: an advantage compares siblings; set it to 2 or more")
@@ -145,13 +229,15 @@ class RlConfig(Section):
 class OffPolicyConfig(Section):
     """The correction for different probabilities of rollout and learner (train/algorithm/off_policy.py)."""
 
-    correction: Expert[Literal["none", "token", "sequence", "icepop"]] = Field(
+    correction: Expert[Literal["none", "token", "sequence", "icepop", "sequence_mask", "negative_mask"]] = Field(
         "token",
-        description="factor of a token's loss, from r = learner / rollout probability: none, min(r, cap), "
-        "min(product of r over the trajectory, cap), or r in [floor, cap], else 0",
+        description="factor of a token's loss from learner / rollout probability, a table in "
+        "docs/reference/learner.md; the default is 'none' with an rl.loss that starts from the rollout",
     )
     cap: Expert[Ratio] = Field(2.0, gt=0, allow_inf_nan=False, description="the largest factor")
-    floor: Expert[Ratio] = Field(0.5, ge=0, description="icepop only: below it a token is left out")
+    floor: Expert[Ratio] = Field(
+        0.5, ge=0, description="icepop: below it a token is left out; negative_mask: a sequence with A < 0"
+    )
     gate_kl: Expert[Annotated[float, Unit("nats")]] = Field(
         0.05, gt=0, description="mean mismatch; a step beyond it, or beyond the ratio, is a bad one"
     )

@@ -16,7 +16,7 @@ from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import POLICIES
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe, to_toml
-from rocstar.train.recipe.rl_config import StageConfig
+from rocstar.train.recipe.rl_config import CONSTANTS, ROLLOUT_LOSSES, StageConfig
 
 RECIPES = sorted((Path(__file__).parents[3] / "train" / "recipes").glob("*.toml"))
 
@@ -182,6 +182,49 @@ def test_lockstep_trains_in_turns() -> None:
     assert parse_recipe(lockstep, where="r").rl.max_staleness == 0
     with pytest.raises(ConfigError, match=r"max_staleness = 2 .* excludes"):
         parse_recipe({**lockstep, "rl": {"max_staleness": 2}}, where="r")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--rl.cispo.high=5.0"], "cispo = {'high': 5.0} is read by loss = 'cispo' alone, and loss = 'clip'"),
+        (["--rl.loss=gspo", "--rl.clip_low=0.2"], "clip_low = 0.2 is read by loss = 'clip' alone, and loss = 'gspo'"),
+        (["--rl.loss=own:f", "--rl.sapo.tau_negative=2"], "sapo = {'tau_negative': 2.0} is read by loss = 'sapo'"),
+        (["--rl.loss=cispo", "--rl.cispo.low=6"], "low = 6.0 is not below high = 5.0; both are bounds of the ratio"),
+        (["--rl.loss=gspo", "--rl.gspo.high=4e-4"], "low = 0.9997 is not below high = 0.0004"),
+        (["--rl.loss=cisp"], "loss = 'cisp' is not known; did you mean 'cispo'?"),
+        (["--rl.loss=dppo", "--rl.dppo.high=2"], "rl.dppo.high = 2 is above 1"),
+    ],
+)
+def test_constants_of_another_loss_are_refused(options: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_recipe("quickstart", options)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("loss", ROLLOUT_LOSSES)
+def test_a_loss_that_holds_the_importance_weight_takes_no_second_one(loss: str) -> None:
+    assert load_recipe("quickstart", [f"--rl.loss={loss}"]).off_policy.correction == "none"
+    assert load_recipe("quickstart").off_policy.correction == "token"
+    for correction in ("token", "sequence", "icepop", "sequence_mask"):
+        with pytest.raises(ConfigError, match=f"correction = '{correction}' weights a token by learner / rollout"):
+            load_recipe("quickstart", [f"--rl.loss={loss}", f"--off_policy.correction={correction}"])
+    load_recipe("quickstart", [f"--rl.loss={loss}", "--off_policy.correction=negative_mask"])
+
+
+@pytest.mark.parametrize(
+    "options", [["--rl.loss=cispo", "--rl.cispo.high=4"], ["--rl.loss=sapo"], ["--rl.clip_high=0.3"], []]
+)
+def test_a_written_recipe_has_the_constants_of_its_loss_alone_and_loads_again(
+    options: list[str], tmp_path: Path
+) -> None:
+    recipe = load_recipe("quickstart", options)
+    (tmp_path / "config.toml").write_text(to_toml(recipe))
+    again = load_recipe(tmp_path)
+    assert again == recipe and again.rl.constants() == recipe.rl.constants()
+    written = tomllib.loads((tmp_path / "config.toml").read_text())["rl"]
+    others = {name for loss, names in CONSTANTS.items() if loss != recipe.rl.loss for name in names}
+    assert not others & written.keys() and set(CONSTANTS[recipe.rl.loss]) <= written.keys()
 
 
 def test_the_policies_are_the_schedulers() -> None:
