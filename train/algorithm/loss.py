@@ -53,7 +53,7 @@ class PolicyLoss(ABC):
 
     __slots__ = ()
     reads_sequences: ClassVar[bool] = False
-    """Whether a token's loss depends on other tokens of its sequence: `lengths_S` is then given."""
+    """True if a token's loss depends on other tokens of its sequence: `lengths_S` is then given."""
 
     @abstractmethod
     def __call__(self, tokens: PolicyTokens) -> Tensor:
@@ -121,7 +121,7 @@ def ratios(logprobs_T: Tensor, start_logprobs_T: Tensor) -> Tensor:
     return (logprobs_T - start_logprobs_T.detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def clipped(ratio_T: Tensor, advantages_T: Tensor, *, low: float, high: float) -> Tensor:
+def clipped_surrogate(ratio_T: Tensor, advantages_T: Tensor, *, low: float, high: float) -> Tensor:
     """Return min(ratio * A, clip(ratio, low, high) * A) of each token.
 
     The sign of A decides which bound can act, and a token beyond it has no gradient. A ratio on a bound is free.

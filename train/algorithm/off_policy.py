@@ -37,7 +37,7 @@ class Correction(StrEnum):
 
     @property
     def reads_sequences(self) -> bool:
-        """Whether the weight of a token depends on other tokens of its sequence."""
+        """True if the weight of a token depends on other tokens of its sequence."""
         return self in (Correction.sequence, Correction.sequence_mask, Correction.negative_mask)
 
 

@@ -90,7 +90,7 @@ class LossSettings:
 
     @property
     def reads_sequences(self) -> bool:
-        """Whether a token's loss or weight depends on other tokens of its sequence."""
+        """True if a token's loss or weight depends on other tokens of its sequence."""
         return self.loss.reads_sequences or self.correction.reads_sequences
 
     def correct(self, tokens: PolicyTokens) -> Corrected:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rocstar.train.algorithm.loss import PolicyLoss, PolicyTokens, clipped, ratios
+from rocstar.train.algorithm.loss import PolicyLoss, PolicyTokens, clipped_surrogate, ratios
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,4 +31,4 @@ class Clip(PolicyLoss):
 
     def __call__(self, tokens: PolicyTokens) -> Tensor:
         ratio_T = ratios(tokens.logprobs_T, tokens.old_logprobs_T)
-        return -clipped(ratio_T, tokens.advantages_T, low=1 - self.clip_low, high=1 + self.clip_high)
+        return -clipped_surrogate(ratio_T, tokens.advantages_T, low=1 - self.clip_low, high=1 + self.clip_high)

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from rocstar.train.algorithm.loss import MAX_LOG_RATIO, PolicyLoss, PolicyTokens, clipped, sequence_means
+from rocstar.train.algorithm.loss import MAX_LOG_RATIO, PolicyLoss, PolicyTokens, clipped_surrogate, sequence_means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,4 +29,5 @@ class Gspo(PolicyLoss):
     def __call__(self, tokens: PolicyTokens) -> Tensor:
         mean_T = sequence_means(tokens.logprobs_T - tokens.rollout_logprobs_T.detach(), tokens.lengths_S)
         ratio_T = mean_T.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-        return -clipped(ratio_T, tokens.advantages_T, low=self.low, high=self.high).to(tokens.logprobs_T.dtype)
+        loss_T = -clipped_surrogate(ratio_T, tokens.advantages_T, low=self.low, high=self.high)
+        return loss_T.to(tokens.logprobs_T.dtype)
