@@ -1,0 +1,77 @@
+"""The runs of a question: a cold start per seed that its arms share, then an arm's reinforcement.
+
+    DIR/cold/KEY/seed_S    KEY: digest of the recipe and of the fields of [sft] and [model]
+    DIR/NAME/ARM/seed_S    NAME: the question's file; curve.json is written last
+
+A run with its curve is not run again; one that was cut off is resumed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+from .curves import Curve, read_curve
+from .question import Question, as_toml
+
+HERE = Path(__file__).parent
+CURVE = "curve.json"
+BASE = ["nice", "-n", "10", sys.executable, "-m", "rocstar.train"]
+
+
+class Runs:
+    """Makes the runs of one question in `folder`, at most `at_once` at a time."""
+
+    def __init__(self, question: Question, file: Path, folder: Path, at_once: int) -> None:
+        self._question, self._folder = question, folder.resolve()
+        self._arms = self._folder / file.stem
+        self._recipe = (file.parent / question.recipe).resolve()
+        self._pool = ThreadPoolExecutor(at_once)
+        self._cold: dict[Path, Lock] = {}
+
+    def start(self, arm: str, seed: int) -> Future[Curve]:
+        """Return the curve of an arm's run to come."""
+        cold, _ = self._question.options(arm)
+        text = self._recipe.read_text(encoding="utf-8") + "\n".join(cold)
+        folder = self._folder / "cold" / hashlib.sha256(text.encode()).hexdigest()[:12] / f"seed_{seed}"
+        self._cold.setdefault(folder, Lock())
+        return self._pool.submit(self._run, arm, seed, folder)
+
+    def _run(self, arm: str, seed: int, cold: Path) -> Curve:
+        folder = self._arms / arm / f"seed_{seed}"
+        if not (folder / CURVE).exists():
+            before, after = self._question.options(arm)
+            with self._cold[cold]:
+                if not is_finished(cold):
+                    self._train(cold, [*before, "--stages=[]", "--eval=[]", f"--run.seed={seed}"])
+            budget = as_toml([{"kind": "budget:Budget", "args": self._question.budget.limits}])
+            start = [f"--model.path={cold / 'checkpoints' / 'step_0'}", "--sft.steps=0", f"--run.seed={seed}"]
+            self._train(folder, [*start, f"--run.callbacks={budget}", *after])
+            (folder / CURVE).write_text(json.dumps(read_curve(folder)))
+            shutil.rmtree(folder / "trajectories")
+        curve: Curve = json.loads((folder / CURVE).read_text())
+        return curve
+
+    def _train(self, folder: Path, options: list[str]) -> None:
+        """Train, or go on with what a kill left."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        resume = ["--resume"] * (folder / "manifest.json").exists()
+        command = [*BASE, str(self._recipe), "--output-dir", str(folder), *options, *resume]
+        with Path(f"{folder}.log").open("a") as log:
+            done = subprocess.run(command, cwd=HERE, stdout=log, stderr=log, env=os.environ, check=False)
+        if done.returncode:
+            raise SystemExit(f"court: exit code {done.returncode} of {' '.join(command)}; see {log.name}")
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a run came to its end, its own or a callback's."""
+    manifest = run / "manifest.json"
+    ends = ("complete", "stopped")
+    return manifest.exists() and json.loads(manifest.read_text())["starts"][-1]["status"] in ends
