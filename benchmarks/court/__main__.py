@@ -14,8 +14,6 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from benchmarks.report import result_parser
 from rocstar.train.recipe.errors import ConfigError
 
@@ -36,8 +34,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         question, digest = read_question(options.question)
-    except (ConfigError, ValidationError) as error:
-        print(f"{options.question}: {error}", file=sys.stderr)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
         return 2
     if options.simulate:
         return simulate(options.question.stem, question, options.out)
@@ -52,8 +50,8 @@ def main() -> int:
     else:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(written))
-    runs = Runs(question, options.question, options.runs, options.at_once)
-    curves, decisions = hold(question, runs)
+    with Runs(question, options.question, options.runs, options.at_once) as runs:
+        curves, decisions = hold(question, runs)
     print(table(question, curves, decisions))
     return publish(options.question.stem, question, written, curves, decisions, options.out)
 

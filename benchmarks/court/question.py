@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.explain import explain
+from rocstar.train.recipe.load import load_recipe
 from rocstar.train.recipe.section import Section
 from rocstar.train.recipe.toml_file import read_toml
 
@@ -94,8 +97,14 @@ class Question(Section):
 
 
 def read_question(file: Path) -> tuple[Question, str]:
-    """Return the question and the digest of its file. ConfigError or ValidationError for a bad one."""
-    question = Question.model_validate(read_toml(file, what=f"question {str(file)!r}"))
+    """Return the question and the digest of its file. ConfigError for a bad question, or an arm that is no recipe."""
+    table = read_toml(file, what=f"question {str(file)!r}")
+    try:
+        question = Question.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {'; '.join(explain(one, Question) for one in error.errors())}") from None
+    for arm in question.arms:
+        load_recipe(file.parent / question.recipe, [option for part in question.options(arm) for option in part])
     return question, hashlib.sha256(file.read_bytes()).hexdigest()
 
 

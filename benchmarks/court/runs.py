@@ -1,6 +1,6 @@
 """The runs of a question: a cold start per seed that its arms share, then an arm's reinforcement.
 
-    DIR/cold/KEY/seed_S    KEY: digest of the recipe and of the fields of [sft] and [model]
+    DIR/cold/KEY/seed_S    KEY: digest of what a cold start depends on: tables of the recipe, and options
     DIR/NAME/ARM/seed_S    NAME: the question's file; curve.json is written last
 
 A run with its curve is not run again; one that was cut off is resumed.
@@ -18,12 +18,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
+from rocstar.train.recipe.toml_file import read_toml
+
 from .curves import Curve, read_curve
 from .question import Question, as_toml
 
 HERE = Path(__file__).parent
 CURVE = "curve.json"
-BASE = ["nice", "-n", "10", sys.executable, "-m", "rocstar.train"]
+TABLES = ("model", "tool", "tools", "tasks", "sft")
+"""What a cold start depends on."""
+# A run dies with the court: the next court can resume it at once.
+BASE = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10", sys.executable, "-m", "rocstar.train"]
 
 
 class Runs:
@@ -36,11 +41,19 @@ class Runs:
         self._pool = ThreadPoolExecutor(at_once)
         self._cold: dict[Path, Lock] = {}
 
+    def __enter__(self) -> Runs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Begin no other run, and wait for those that are under way."""
+        self._pool.shutdown(cancel_futures=True)
+
     def start(self, arm: str, seed: int) -> Future[Curve]:
         """Return the curve of an arm's run to come."""
         cold, _ = self._question.options(arm)
-        text = self._recipe.read_text(encoding="utf-8") + "\n".join(cold)
-        folder = self._folder / "cold" / hashlib.sha256(text.encode()).hexdigest()[:12] / f"seed_{seed}"
+        recipe = read_toml(self._recipe, what=f"recipe {str(self._recipe)!r}")
+        known = json.dumps([[recipe.get(name) for name in TABLES], cold])
+        folder = self._folder / "cold" / hashlib.sha256(known.encode()).hexdigest()[:12] / f"seed_{seed}"
         self._cold.setdefault(folder, Lock())
         return self._pool.submit(self._run, arm, seed, folder)
 
