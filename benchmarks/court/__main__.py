@@ -17,15 +17,16 @@ from pathlib import Path
 from benchmarks.report import result_parser
 from rocstar.train.recipe.errors import ConfigError
 
+from . import trainer
 from .curves import Curve
 from .decision import Decision, decide
 from .question import Question, read_question
-from .runs import Runs
+from .runs import Runs, Train
 from .simulation import simulate
 from .verdicts import outcomes, publish, table
 
 
-def main() -> int:
+def main(train: Train = trainer.train) -> int:
     parser = result_parser(__doc__)
     parser.add_argument("question", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs/court"))
@@ -50,7 +51,7 @@ def main() -> int:
     else:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(written))
-    with Runs(question, options.question, options.runs, options.at_once) as runs:
+    with Runs(question, options.question, options.runs, options.at_once, train) as runs:
         curves, decisions = hold(question, runs)
     print(table(question, curves, decisions))
     return publish(options.question.stem, question, written, curves, decisions, options.out)

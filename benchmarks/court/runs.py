@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -23,21 +21,21 @@ from rocstar.train.recipe.toml_file import read_toml
 from .curves import Curve, read_curve
 from .question import Question, as_toml
 
-HERE = Path(__file__).parent
 CURVE = "curve.json"
 TABLES = ("model", "tool", "tools", "tasks", "sft")
 """What a cold start depends on."""
-# A run dies with the court: the next court can resume it at once.
-BASE = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10", sys.executable, "-m", "rocstar.train"]
+Train = Callable[[Sequence[str], Path], int]
+"""Trains with the words of a command line, writes to a log, and returns the exit code."""
 
 
 class Runs:
     """Makes the runs of one question in `folder`, at most `at_once` at a time."""
 
-    def __init__(self, question: Question, file: Path, folder: Path, at_once: int) -> None:
+    def __init__(self, question: Question, file: Path, folder: Path, at_once: int, train: Train) -> None:
         self._question, self._folder = question, folder.resolve()
         self._arms = self._folder / file.stem
         self._recipe = (file.parent / question.recipe).resolve()
+        self._train_once = train
         self._pool = ThreadPoolExecutor(at_once)
         self._cold: dict[Path, Lock] = {}
 
@@ -76,11 +74,9 @@ class Runs:
         """Train, or go on with what a kill left."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         resume = ["--resume"] * (folder / "manifest.json").exists()
-        command = [*BASE, str(self._recipe), "--output-dir", str(folder), *options, *resume]
-        with Path(f"{folder}.log").open("a") as log:
-            done = subprocess.run(command, cwd=HERE, stdout=log, stderr=log, env=os.environ, check=False)
-        if done.returncode:
-            raise SystemExit(f"court: exit code {done.returncode} of {' '.join(command)}; see {log.name}")
+        log = Path(f"{folder}.log")
+        if code := self._train_once([str(self._recipe), "--output-dir", str(folder), *options, *resume], log):
+            raise SystemExit(f"court: a run ended with exit code {code}; see {log}")
 
 
 def is_finished(run: Path) -> bool:

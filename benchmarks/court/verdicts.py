@@ -47,8 +47,8 @@ def table(question: Question, curves: Curves, decisions: Decisions) -> str:
         cells = [arm, str(len(its)), f"{fmean(outcomes(question, its)):.3f}", "", "control"]
         if arm in decisions:
             one = decisions[arm]
-            low, high = one.interval
-            cells[3:] = [f"{one.difference:+.3f} [{low:+.3f}, {high:+.3f}]", word(question, one)]
+            ends = ", ".join(f"{end:+.3f}" if math.isfinite(end) else "?" for end in one.interval)
+            cells[3:] = [f"{one.difference:+.3f} [{ends}]", word(question, one)]
         cells += [f"{fmean(outcomes(question, its, measure)):.3f}" for measure in others]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 
 from benchmarks.court import __main__ as court
-from benchmarks.court import budget, curves, runs, simulation
+from benchmarks.court import budget, curves, simulation
 from benchmarks.court.decision import decide, is_rejected
 from benchmarks.court.question import Question, read_question
+from rocstar.engine.record.reading import write_records
 from rocstar.train.record.callbacks import StopRun
 
 QUESTIONS = Path(court.__file__).parent / "questions"
@@ -167,32 +169,27 @@ def test_the_cpu_of_a_tree_has_that_of_its_children() -> None:
     assert budget.cpu_of_tree(os.getpid()) >= before + 0.25
 
 
-FAKE = """
-import json, sys
-from pathlib import Path
-words = sys.argv[1:]
-out = Path(words[words.index("--output-dir") + 1])
-out.mkdir(parents=True, exist_ok=True)
-with (out / "commands").open("a") as file:
-    file.write(json.dumps(words) + "\\n")
-def end(status):
+def fake_train(words: Sequence[str], log: Path) -> int:
+    """A trainer that takes no time. The good arm's seed 1 ends badly until it is resumed."""
+    out = Path(words[list(words).index("--output-dir") + 1])
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "commands").open("a") as file:
+        file.write(json.dumps(words) + "\n")
+    is_good, is_arm = "good" in str(out), any("budget" in word for word in words)
+    fails = is_good and out.name == "seed_1" and "--resume" not in words
+    status = "failed" if fails else "stopped" if is_arm else "complete"
     (out / "manifest.json").write_text(json.dumps({"starts": [{"status": status}]}))
-if "good" in str(out) and "seed_1" in str(out) and "--resume" not in words:
-    end("running")
-    sys.exit(9)
-(out / "trajectories").mkdir(exist_ok=True)
-with (out / "spent.jsonl").open("w") as file:
-    for step in (1, 2):
-        file.write(json.dumps({"step": step, "tokens": 100 * step, "cpu_s": step}) + "\\n")
-seed = int(out.name.removeprefix("seed_"))
-for step in (0, 2):
-    folder = out / "evaluations" / f"step_{step:06d}" / "attempts"
-    folder.mkdir(parents=True, exist_ok=True)
-    right = 20 + seed + (20 if "good" in str(out) else 0) * (step > 0)
-    rows = [{"v": 1, "outcome": {"is_correct": k < right}, "num_answers": 1, "turns": []} for k in range(64)]
-    (folder / "heldout.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
-end("stopped" if "budget" in str(words) else "complete")
-"""
+    (out / "trajectories").mkdir(exist_ok=True)
+    spent = [{"step": step, "tokens": 100 * step, "cpu_s": step} for step in (1, 2)]
+    (out / "spent.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spent))
+    for step in (0, 2):
+        folder = out / "evaluations" / f"step_{step:06d}" / "attempts"
+        right = 20 + int(out.name.removeprefix("seed_")) + 20 * (is_good and step > 0)
+        write_records(
+            folder / "heldout.jsonl",
+            ({"v": 1, "outcome": {"is_correct": k < right}, "num_answers": 1, "turns": []} for k in range(64)),
+        )
+    return 9 * fails
 
 
 @pytest.fixture
@@ -200,13 +197,11 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Holds the court of QUESTION on a trainer that takes no time; returns the exit code."""
     (tmp_path / "q.toml").write_text(QUESTION)
     (tmp_path / "recipe.toml").write_text("[model]\npath = 'scratch'\n")
-    (tmp_path / "fake.py").write_text(FAKE)
-    monkeypatch.setattr(runs, "BASE", [sys.executable, str(tmp_path / "fake.py")])
 
     def hold(*words: str) -> int:
         given = [str(tmp_path / "q.toml"), "--runs", str(tmp_path / "runs"), *words]
         monkeypatch.setattr(sys, "argv", ["court", *given])
-        return court.main()
+        return court.main(fake_train)
 
     return hold
 
