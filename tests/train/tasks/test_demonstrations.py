@@ -9,6 +9,7 @@ import io
 import random
 from collections import Counter
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,10 +18,12 @@ from hypothesis import strategies as st
 
 from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.progress.progress import ProgressBoard
-from rocstar.engine.types import CALL_FORMS, Task
+from rocstar.engine.types import CALL_FORMS, Task, TurnForm
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
+from rocstar.train.compose.start import conversations
 from rocstar.train.recipe.config import Noise
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
 from rocstar.train.tasks.data import reasoning_gym_tasks
 from rocstar.train.tasks.demonstrations import FAMILIES, make_demonstrations, programs_for, spoil
 from tests.fakes.sandbox import FakeSandbox, error, ok
@@ -235,3 +238,11 @@ def test_demonstrated_calls_are_read_back_in_every_call_form(form: str) -> None:
         wrote = chat.decode([token for token, is_learned in zip(ids, mask, strict=True) if is_learned])
         learned += [[call.arguments for call in chat.calls(turn)] for turn in wrote.split(chat.stop_text)[:-1]]
     assert learned == asked and sum(map(len, asked)) > 20
+
+
+async def test_a_cold_start_has_the_errors_of_its_recipe() -> None:
+    options = ["--sft.noise.guess=1", "--sft.num_demonstrations=5"]
+    setup = SimpleNamespace(recipe=load_recipe("quickstart", options), listeners=SimpleNamespace(note=print))
+    tasks = SimpleNamespace(conversations=[], demonstrations=tasks_of("gcd"))
+    rows = await conversations(cast(Any, setup), cast(Any, tasks), PythonHere(), TurnForm())
+    assert [len(row["messages"]) for row in rows] == [2] * 5
