@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 
 from rocstar.train.recipe.toml_file import read_toml
 
@@ -37,7 +36,7 @@ class Runs:
         self._recipe = (file.parent / question.recipe).resolve()
         self._train_once = train
         self._pool = ThreadPoolExecutor(at_once)
-        self._cold: dict[Path, Lock] = {}
+        self._cold: dict[Path, Future[Path]] = {}
 
     def __enter__(self) -> Runs:
         return self
@@ -47,28 +46,31 @@ class Runs:
         self._pool.shutdown(cancel_futures=True)
 
     def start(self, arm: str, seed: int) -> Future[Curve]:
-        """Return the curve of an arm's run to come."""
-        cold, _ = self._question.options(arm)
+        """Return the curve of an arm's run to come; its cold start begins before it."""
+        folder = self._arms / arm / f"seed_{seed}"
+        if (folder / CURVE).exists():
+            return self._pool.submit(read_finished, folder)
+        cold, options = self._question.options(arm)
         recipe = read_toml(self._recipe, what=f"recipe {str(self._recipe)!r}")
         known = json.dumps([[recipe.get(name) for name in TABLES], cold])
-        folder = self._folder / "cold" / hashlib.sha256(known.encode()).hexdigest()[:12] / f"seed_{seed}"
-        self._cold.setdefault(folder, Lock())
-        return self._pool.submit(self._run, arm, seed, folder)
+        start = self._folder / "cold" / hashlib.sha256(known.encode()).hexdigest()[:12] / f"seed_{seed}"
+        if start not in self._cold:
+            self._cold[start] = self._pool.submit(self._cold_start, start, [*cold, f"--run.seed={seed}"])
+        return self._pool.submit(self._run, folder, self._cold[start], [*options, f"--run.seed={seed}"])
 
-    def _run(self, arm: str, seed: int, cold: Path) -> Curve:
-        folder = self._arms / arm / f"seed_{seed}"
-        if not (folder / CURVE).exists():
-            before, after = self._question.options(arm)
-            with self._cold[cold]:
-                if not is_finished(cold):
-                    self._train(cold, [*before, "--stages=[]", "--eval=[]", f"--run.seed={seed}"])
-            budget = as_toml([{"kind": "budget:Budget", "args": self._question.budget.limits}])
-            start = [f"--model.path={cold / 'checkpoints' / 'step_0'}", "--sft.steps=0", f"--run.seed={seed}"]
-            self._train(folder, [*start, f"--run.callbacks={budget}", *after])
-            (folder / CURVE).write_text(json.dumps(read_curve(folder)))
-            shutil.rmtree(folder / "trajectories")
-        curve: Curve = json.loads((folder / CURVE).read_text())
-        return curve
+    def _cold_start(self, folder: Path, options: list[str]) -> Path:
+        if not is_finished(folder):
+            self._train(folder, [*options, "--stages=[]", "--eval=[]"])
+        return folder / "checkpoints" / "step_0"
+
+    def _run(self, folder: Path, cold: Future[Path], options: list[str]) -> Curve:
+        """Wait for the cold start, which a thread of the pool has begun, and make the run."""
+        budget = as_toml([{"kind": "budget:Budget", "args": self._question.budget.limits}])
+        start = [f"--model.path={cold.result()}", "--sft.steps=0", f"--run.callbacks={budget}"]
+        self._train(folder, [*start, *options])
+        (folder / CURVE).write_text(json.dumps(read_curve(folder)))
+        shutil.rmtree(folder / "trajectories")
+        return read_finished(folder)
 
     def _train(self, folder: Path, options: list[str]) -> None:
         """Train, or go on with what a kill left."""
@@ -77,6 +79,11 @@ class Runs:
         log = Path(f"{folder}.log")
         if code := self._train_once([str(self._recipe), "--output-dir", str(folder), *options, *resume], log):
             raise SystemExit(f"court: a run ended with exit code {code}; see {log}")
+
+
+def read_finished(run: Path) -> Curve:
+    curve: Curve = json.loads((run / CURVE).read_text())
+    return curve
 
 
 def is_finished(run: Path) -> bool:

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 
 from benchmarks.court import __main__ as court
-from benchmarks.court import budget, curves, simulation
+from benchmarks.court import budget, curves, simulation, verdicts
 from benchmarks.court.decision import decide, is_rejected
 from benchmarks.court.question import Question, read_question
+from benchmarks.court.runs import Runs
 from rocstar.engine.record.reading import write_records
 from rocstar.train.record.callbacks import StopRun
 
@@ -25,9 +27,9 @@ LOOKS = (4, 6, 8)
 QUESTION = """
 question = "Is it better?"
 recipe = "recipe.toml"
-secondary = ["heldout/tokens"]
+secondary = ["heldout/solved"]
 budget = { tokens = 150 }
-primary = { measure = "heldout/solved" }
+primary = { measure = "heldout/solved", at = "mean" }
 stopping = { looks = [5, 8] }
 fields = { rl.lr = 0.5, sft.lr = 0.25 }
 
@@ -59,6 +61,7 @@ def test_an_early_look_spends_its_part_alone() -> None:
     """5 of 8 seeds have 5% x 5/8 = 3.1%, less than the 2 of 32 patterns that agree in every sign; 6 have 3.75%."""
     assert not is_rejected([1.0] * 5, (5,), 8, 0.05)
     assert is_rejected([1.0] * 6, (5, 6), 8, 0.05)
+    assert not is_rejected([1.0] * 6, (6,), 8, 0.04) and is_rejected([1.0] * 6, (6,), 6, 0.04)
     assert decide([1.0] * 8, (5, 6, 8), 0.05).seeds == 6
 
 
@@ -76,6 +79,14 @@ def test_a_decision_has_a_sign_and_an_interval_that_agrees() -> None:
 def test_too_few_seeds_say_nothing() -> None:
     one = decide([0.5, 0.5], (2, 4), 0.05)
     assert (one.verdict, one.difference, one.interval) == ("undecided", 0.5, (-math.inf, math.inf))
+
+
+@pytest.mark.parametrize(("better", "word"), [("higher", "better"), ("lower", "worse")])
+def test_a_verdict_knows_what_is_better(question: Question, better: str, word: str) -> None:
+    primary = question.primary.model_copy(update={"better": better})
+    one = decide([0.1] * 8, (8,), 0.05)
+    assert verdicts.word(question.model_copy(update={"primary": primary}), one) == word
+    assert verdicts.word(question, decide([0.1, -0.1] * 4, (8,), 0.05)) == "undecided"
 
 
 @pytest.fixture
@@ -151,15 +162,16 @@ def test_a_budget_stops_behind_its_step_and_goes_on_after_a_kill(tmp_path: Path)
 
 
 def test_cpu_seconds_leave_out_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([5.0, 7.0, 90.0, 93.0])
+    clock = iter([5.0, 7.0, 8.0, 90.0, 93.0])
     monkeypatch.setattr(budget, "cpu_of_tree", lambda _: next(clock))
-    one = budget.Budget(cpu_s=4)
+    one = budget.Budget(cpu_s=5)
     one.on_run_start(Started(tmp_path, 0))  # type: ignore[arg-type]
     one.on_evaluation({})
     one.on_step({"step": 1, "tokens/generated": 9})
+    one.on_step({"step": 2, "tokens/generated": 9})
     one.on_evaluation({})
-    with pytest.raises(StopRun, match="5 cpu_s of 4"):
-        one.on_step({"step": 2, "tokens/generated": 9})
+    with pytest.raises(StopRun, match="6 cpu_s of 5"):
+        one.on_step({"step": 3, "tokens/generated": 9})
 
 
 def test_the_cpu_of_a_tree_has_that_of_its_children() -> None:
@@ -216,19 +228,33 @@ def test_a_court_shares_cold_starts_goes_on_after_a_kill_and_decides(
 ) -> None:
     with pytest.raises(SystemExit, match="exit code 9"):
         held()
-    assert held("--out", str(tmp_path / "r.json")) == 0
+    assert held("--out", str(tmp_path / "r.json"), "--at-once", "3") == 0
     made = commands(tmp_path)
     assert sorted(made.values()) == [1] * 23 + [2], made
     assert sum(name.startswith("cold/") for name in made) == 8
     (again,) = (tmp_path / "runs/q/good/seed_1").glob("commands")
     assert "--resume" in json.loads(again.read_text().splitlines()[1])
     result = json.loads((tmp_path / "r.json").read_text())
-    assert [one["value"] for one in result["claims"]] == pytest.approx([15 / 64] * 3, abs=1e-6)
+    assert [one["value"] for one in result["claims"]] == pytest.approx([7.5 / 64] * 3, abs=1e-6)
     assert result["claims"][0]["claim"].endswith("good minus plain, better")
     assert len(result["curves"]) == 16 and result["curves"][0]["heldout/solved"] == [20 / 64, 20 / 64]
-    assert "| good | 8 | 0.602 | +0.234 [+0.234, +0.234] | better | 0.000 |" in capsys.readouterr().out
+    assert "| good | 8 | 0.484 | +0.117 [+0.117, +0.117] | better | 0.602 |" in capsys.readouterr().out
     assert (tmp_path / "r.svg").read_text().startswith("<svg")
     assert held() == 0 and commands(tmp_path) == made
+
+
+def test_arms_that_start_at_once_share_one_cold_start(question: Question, tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def late(words: Sequence[str], log: Path) -> int:
+        assert go.wait(60)
+        return fake_train(words, log)
+
+    with Runs(question, tmp_path / "q.toml", tmp_path / "runs", 4, late) as made:
+        started = [made.start(arm, 0) for arm in question.arms]
+        go.set()
+        assert [len(future.result()) for future in started] == [2, 2]
+    assert sorted(commands(tmp_path).values()) == [1, 1, 1]
 
 
 def test_a_cold_start_has_the_fields_of_sft_and_an_arm_has_the_others(held: Any, tmp_path: Path) -> None:
