@@ -21,7 +21,7 @@ FORKS: Final = multiprocessing.get_context("forkserver")
 
 
 def train(words: Sequence[str], log: Path) -> int:
-    """Run `rocstar train` with these words in this folder; its output is appended to `log`. Return the exit code."""
+    """Run `rocstar train` with these words; its output is appended to `log`. Return the exit code."""
     FORKS.set_forkserver_preload(list(IMPORTED))
     process = FORKS.Process(target=_train, args=(list(words), log))
     process.start()
@@ -34,7 +34,7 @@ def _train(words: list[str], log: Path) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    os.chdir(HERE)
+    sys.path.append(str(HERE))  # budget.py, rewards.py
     os.nice(10)
     sys.argv = ["rocstar", "train", *words]
     sys.exit(importlib.import_module("rocstar.train.cli").main(sys.argv[1:]))

@@ -21,6 +21,7 @@ from benchmarks.court.question import Question, read_question
 from benchmarks.court.runs import Runs
 from rocstar.engine.record.reading import write_records
 from rocstar.train.record.callbacks import StopRun
+from tests.patience import PATIENCE_S
 
 QUESTIONS = Path(court.__file__).parent / "questions"
 LOOKS = (4, 6, 8)
@@ -247,7 +248,7 @@ def test_arms_that_start_at_once_share_one_cold_start(question: Question, tmp_pa
     go = threading.Event()
 
     def late(words: Sequence[str], log: Path) -> int:
-        assert go.wait(60)
+        assert go.wait(PATIENCE_S)
         return fake_train(words, log)
 
     with Runs(question, tmp_path / "q.toml", tmp_path / "runs", 4, late) as made:
