@@ -59,8 +59,7 @@ class Runs:
         return self._pool.submit(self._run, folder, self._cold[start], [*options, f"--run.seed={seed}"])
 
     def _cold_start(self, folder: Path, options: list[str]) -> Path:
-        if not is_finished(folder):
-            self._train(folder, [*options, "--stages=[]", "--eval=[]"])
+        self._train(folder, [*options, "--stages=[]", "--eval=[]"])
         return folder / "checkpoints" / "step_0"
 
     def _run(self, folder: Path, cold: Future[Path], options: list[str]) -> Curve:
@@ -73,7 +72,9 @@ class Runs:
         return read_finished(folder)
 
     def _train(self, folder: Path, options: list[str]) -> None:
-        """Train, or go on with what a kill left."""
+        """Train, unless that is done, or go on with what a kill left."""
+        if is_finished(folder):
+            return
         folder.parent.mkdir(parents=True, exist_ok=True)
         resume = ["--resume"] * (folder / "manifest.json").exists()
         log = Path(f"{folder}.log")

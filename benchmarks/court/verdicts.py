@@ -13,7 +13,7 @@ from rocstar.engine.charts.drawing import nice_ticks
 from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
 
 from .curves import AT, Curve
-from .decision import Decision
+from .decision import Decision, decide
 from .question import Question
 
 Curves = Mapping[str, Sequence[Curve]]
@@ -43,6 +43,12 @@ def table(question: Question, curves: Curves, decisions: Decisions) -> str:
         "| arm | seeds | " + " | ".join([question.primary.measure, "minus control", "verdict", *others]) + " |",
         "|---" * (5 + len(others)) + "|",
     ]
+    start = [
+        fmean(curve[0][measure] for curve in curves[question.control])
+        for measure in [question.primary.measure, *others]
+    ]
+    cells = ["start", "", f"{start[0]:.3f}", "", "", *(f"{value:.3f}" for value in start[1:])]
+    lines.append("| " + " | ".join(cells) + " |")
     for arm, its in curves.items():
         cells = [arm, str(len(its)), f"{fmean(outcomes(question, its)):.3f}", "", "control"]
         if arm in decisions:
@@ -76,20 +82,25 @@ def publish(
     name: str, question: Question, written: Mapping[str, str], curves: Curves, decisions: Decisions, out: Path | None
 ) -> int:
     """Write the result, and the figure beside it; return the exit code."""
-    measure, control = question.primary.measure, question.control
-    claims = []
+    control, claims = question.control, []
     for arm, one in decisions.items():
-        about = f"{measure}: {arm} minus {control}"
-        claims.append(claim(f"{about}, {word(question, one)}", one.difference))
-        claims += [
-            claim(f"{about}, {end} end of the interval over seeds", value)
-            for end, value in zip(("lower", "upper"), one.interval, strict=True)
-            if math.isfinite(value)
-        ]
+        about = f"{question.primary.measure}: {arm} minus {control}"
+        claims += claims_of(f"{about}, {word(question, one)}", one)
+    for measure in dict.fromkeys([question.primary.measure, *question.secondary]):
+        ends, starts = outcomes(question, curves[control], measure), [curve[0][measure] for curve in curves[control]]
+        changes = [end - start for end, start in zip(ends, starts, strict=True)]
+        claims += claims_of(f"{measure}: {control} minus its start, not tested", decide(changes, [len(changes)], 0.05))
     if out is not None:
         out.with_suffix(".svg").write_text(figure(question, decisions), encoding="utf-8")
     data = {**written, "question": question.model_dump(), "curves": list(small(question, curves))}
     return finish(f"court_{name}", data, claims, out, seeds=question.seeds)
+
+
+def claims_of(about: str, one: Decision) -> list[dict[str, Any]]:
+    """Return the claims of a difference: its mean, and the ends of its interval where there are any."""
+    ends = zip(("lower", "upper"), one.interval, strict=True)
+    intervals = [claim(f"{about}, {end} end over seeds", value) for end, value in ends if math.isfinite(value)]
+    return [claim(about, one.difference), *intervals]
 
 
 def small(question: Question, curves: Curves) -> list[dict[str, Any]]:

@@ -236,11 +236,16 @@ def test_a_court_shares_cold_starts_goes_on_after_a_kill_and_decides(
     (again,) = (tmp_path / "runs/q/good/seed_1").glob("commands")
     assert "--resume" in json.loads(again.read_text().splitlines()[1])
     result = json.loads((tmp_path / "r.json").read_text())
-    assert [one["value"] for one in result["claims"]] == pytest.approx([7.5 / 64] * 3, abs=1e-6)
+    values = [one["value"] for one in result["claims"]]
+    assert values == pytest.approx([7.5 / 64] * 3 + [0.0] * 3, abs=1e-6)
     assert result["claims"][0]["claim"].endswith("good minus plain, better")
     assert len(result["curves"]) == 16 and result["curves"][0]["heldout/solved"] == [20 / 64, 20 / 64]
-    assert "| good | 8 | 0.484 | +0.117 [+0.117, +0.117] | better | 0.602 |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| good | 8 | 0.484 | +0.117 [+0.117, +0.117] | better | 0.602 |" in printed
+    assert "| start |  | 0.367 |  |  | 0.367 |" in printed
     assert (tmp_path / "r.svg").read_text().startswith("<svg")
+    (tmp_path / "runs/q/good/seed_2/curve.json").unlink()
+    (tmp_path / "runs/q/good/seed_2/trajectories").mkdir()
     assert held() == 0 and commands(tmp_path) == made
 
 
