@@ -8,11 +8,13 @@ A run with its curve is not run again; one that was cut off is resumed.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocstar.train.recipe.toml_file import read_toml
@@ -59,27 +61,40 @@ class Runs:
         return self._pool.submit(self._run, folder, self._cold[start], [*options, f"--run.seed={seed}"])
 
     def _cold_start(self, folder: Path, options: list[str]) -> Path:
-        self._train(folder, [*options, "--stages=[]", "--eval=[]"])
+        with taken(folder):
+            self._train(folder, [*options, "--stages=[]", "--eval=[]"])
         return folder / "checkpoints" / "step_0"
 
     def _run(self, folder: Path, cold: Future[Path], options: list[str]) -> Curve:
         """Wait for the cold start, which a thread of the pool has begun, and make the run."""
         budget = as_toml([{"kind": "budget:Budget", "args": self._question.budget.limits}])
         start = [f"--model.path={cold.result()}", "--sft.steps=0", f"--run.callbacks={budget}"]
-        self._train(folder, [*start, *options])
-        (folder / CURVE).write_text(json.dumps(read_curve(folder)))
-        shutil.rmtree(folder / "trajectories")
+        with taken(folder):
+            self._train(folder, [*start, *options])
+            if not (folder / CURVE).exists():
+                part = folder / f"{CURVE}.part"
+                part.write_text(json.dumps(read_curve(folder)))
+                part.replace(folder / CURVE)
+                shutil.rmtree(folder / "trajectories")
         return read_finished(folder)
 
     def _train(self, folder: Path, options: list[str]) -> None:
         """Train, unless that is done, or go on with what a kill left."""
         if is_finished(folder):
             return
-        folder.parent.mkdir(parents=True, exist_ok=True)
         resume = ["--resume"] * (folder / "manifest.json").exists()
         log = Path(f"{folder}.log")
         if code := self._train_once([str(self._recipe), "--output-dir", str(folder), *options, *resume], log):
             raise SystemExit(f"court: a run ended with exit code {code}; see {log}")
+
+
+@contextmanager
+def taken(folder: Path) -> Iterator[None]:
+    """Wait until no other court has the folder of a run, and keep others out."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def read_finished(run: Path) -> Curve:

@@ -249,17 +249,20 @@ def test_a_court_shares_cold_starts_goes_on_after_a_kill_and_decides(
     assert held() == 0 and commands(tmp_path) == made
 
 
-def test_arms_that_start_at_once_share_one_cold_start(question: Question, tmp_path: Path) -> None:
+def test_two_courts_at_once_share_cold_starts_and_runs(question: Question, tmp_path: Path) -> None:
     go = threading.Event()
 
     def late(words: Sequence[str], log: Path) -> int:
         assert go.wait(PATIENCE_S)
         return fake_train(words, log)
 
-    with Runs(question, tmp_path / "q.toml", tmp_path / "runs", 4, late) as made:
-        started = [made.start(arm, 0) for arm in question.arms]
+    with (
+        Runs(question, tmp_path / "q.toml", tmp_path / "runs", 4, late) as one,
+        Runs(question, tmp_path / "q.toml", tmp_path / "runs", 4, late) as other,
+    ):
+        started = [made.start(arm, 0) for made in (one, other) for arm in question.arms]
         go.set()
-        assert [len(future.result()) for future in started] == [2, 2]
+        assert [len(future.result()) for future in started] == [2] * 4
     assert sorted(commands(tmp_path).values()) == [1, 1, 1]
 
 
