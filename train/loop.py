@@ -98,7 +98,8 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
         tell_saved(run)
         metrics = await train_step(run, stage, source)
         run.log(metrics | run.budget.finish() | run.lag.take(), stage=stage.name, phase="rl")
-        if run.step < end and any(s.every and run.step % s.every == 0 for s in run.recipe.eval):
+        is_due = any(s.every and run.step % s.every == 0 for s in run.recipe.eval)
+        if is_due and run.step < end and run.listeners.stop is None:  # a run's end has an evaluation of its own
             await run.evaluation.run_evaluation(run, between=True)
         # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
         every = run.recipe.checkpoint.every

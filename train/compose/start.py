@@ -142,6 +142,7 @@ async def conversations(setup: Setup, tasks: Tasks, sandbox: Sandbox, form: Turn
         seed=setup.recipe.run.seed,
         sandbox=sandbox,
         tool=demonstrated_tool(setup.recipe),
+        noise=setup.recipe.sft.noise,
         speaks=not FORMS[form.calls].at_start,
     )
     setup.listeners.note(f"cold start: {len(rows)} conversations, tool results from real executions")

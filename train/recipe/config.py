@@ -225,6 +225,19 @@ class CheckpointConfig(Section):
 Conversations = Annotated[int, Unit("conversations")]
 
 
+class Noise(Section):
+    """The demonstrator's errors: probabilities, each drawn independently."""
+
+    guess: Expert[Share] = Field(0.06, ge=0, le=1, description="answers with a random number and no call")
+    right: Expert[Share] = Field(0.40, ge=0, le=1, description="picks a right program")
+    first_slip: Expert[Share] = Field(0.60, ge=0, le=1, description="breaks its first call")
+    retry_slip: Expert[Share] = Field(
+        0.12, ge=0, le=1, description="breaks its second call; the third is never broken"
+    )
+    no_tag: Expert[Share] = Field(0.06, ge=0, le=1, description="ends without an answer block")
+    double_answer: Expert[Share] = Field(0.08, ge=0, le=1, description="gives the answer block twice")
+
+
 class SftConfig(Section):
     """Cold start: next-token loss on assistant tokens. steps = 0 skips it."""
 
@@ -249,6 +262,7 @@ class SftConfig(Section):
         12_000, ge=1, description="conversations that the demonstrator makes for data = 'demonstrations'"
     )
     demonstration_tasks: DataConfig | None = Field(None, description="tasks that the demonstrator solves")
+    noise: Noise = Noise()
     batch_size: Expert[Conversations] = Field(32, ge=1, description="conversations of an update")
     optimizer: Expert[Literal["adamw", "muon"]] = Field(
         "adamw", description="muon: for the matrices of the layers, AdamW for the rest"
