@@ -24,7 +24,7 @@ from rocstar.train.groups.source import Batch, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.balance import Cost
-from rocstar.train.learner.batch import TOKENS, MicroBatch
+from rocstar.train.learner.batch import TOKENS, BodyMask, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
@@ -117,7 +117,7 @@ async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, 
     batch = await source.take(step)
     # Seconds of a large step, in which the loop has tools, nodes and servers to answer.
     selection, metrics, updates = await asyncio.to_thread(
-        prepare, batch, recipe, stage, step=step, ranks=run.team.world.size, cost=run.team.row_cost
+        prepare, batch, recipe, stage, step=step, ranks=run.team.world.size, cost=run.team.row_cost, bodies=run.bodies
     )
     if updates:
         async with contextlib.AsyncExitStack() as stack:
@@ -166,7 +166,14 @@ async def publish(run: Run) -> None:
 
 
 def prepare(
-    batch: Batch, recipe: Recipe, stage: StageConfig, *, step: int, ranks: int = 1, cost: Cost = TOKENS
+    batch: Batch,
+    recipe: Recipe,
+    stage: StageConfig,
+    *,
+    step: int,
+    ranks: int = 1,
+    cost: Cost = TOKENS,
+    bodies: BodyMask | None = None,
 ) -> tuple[Selection, dict[str, float], list[list[MicroBatch]]]:
     """Return the selection of a batch, its metrics, and its microbatches. Callable from any thread; does not
     wait."""
@@ -175,7 +182,7 @@ def prepare(
     metrics = rollout_metrics(selection) | batch.metrics
     if batch.staleness is not None:
         metrics["policy/staleness_max"] = float(batch.staleness)
-    updates = pack_updates(selection, recipe, step=step, ranks=ranks, cost=cost)
+    updates = pack_updates(selection, recipe, step=step, ranks=ranks, cost=cost, bodies=bodies)
     if selection.kept:
         metrics["batch/over_budget"] = float(
             sum(s.stop - s.start - 1 > rl.tokens_per_microbatch for t in selection.kept for s in t.sequences)

@@ -220,7 +220,17 @@ class Learner:
         advantages_T, rollout_T = micro.advantages_T.to(self.device), micro.rollout_logprobs_T.to(self.device)
         clips = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
 
-        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+        echo: RowLoss | None = None
+
+        def head(hidden_XD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+            nonlocal echo
+            if micro.echo_targets_E is None:
+                return policy_head(hidden_XD, weight_VD)
+            loss, rows = policy_head(hidden_XD[: len(ids_T)], weight_VD)
+            echo_loss, echo = self._echo_loss(micro, hidden_XD[len(ids_T) :], weight_VD)
+            return loss + echo_loss, rows
+
+        def policy_head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
             start_T, tis_T = old_logprobs_T, None
             if start_T is None and settings.correction == Correction.sequence:
                 # A trajectory's factor needs all of its log-probs before any of its gradient.
@@ -245,11 +255,25 @@ class Learner:
 
             return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of, settings.temperature)
 
-        loss, rows = self._backward(micro, head)
+        loss, rows = self._backward(micro.with_echo(), head)
         ratio_T, code_T = clip(rows.logprobs_N, old_logprobs_T, advantages_T, **clips)
         if self.token_stats is not None:
             self.token_stats.add(micro, logprobs_T=rows.logprobs_N, entropy_T=rows.entropy_N, code_T=code_T)
-        return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
+        if echo is None:
+            return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
+        stats = _sums(rows.loss_N.sum(), rows.entropy_N, ratio_T, code_T)
+        stats.echo, stats.echo_tokens = float(-echo.logprobs_N.sum()), float(len(echo.logprobs_N))
+        return stats, rows.logprobs_N
+
+    def _echo_loss(self, micro: MicroBatch, hidden_ED: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+        """Imitation of tool results, at temperature 1: nothing samples them."""
+        assert micro.echo_targets_E is not None and micro.echo_weights_E is not None
+        weights_E = micro.echo_weights_E.to(self.device)
+
+        def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
+            return imitation_loss(logprobs_C, weights_T=weights_E[rows])
+
+        return self._linear_loss(hidden_ED, weight_VD, micro.echo_targets_E.to(self.device), loss_of)
 
     def imitation_backward(self, micro: MicroBatch) -> tuple[LossStats, Tensor]:
         """Weighted next-token loss of one microbatch; `loss` of the stats is the plain sum."""

@@ -109,6 +109,12 @@ class RlConfig(Section):
     )
     clip_low: Expert[Ratio] = Field(0.2, gt=0, lt=1, description="the ratio is clipped below 1 - clip_low")
     clip_high: Expert[Ratio] = Field(0.28, gt=0, description="the ratio is clipped above 1 + clip_high")
+    echo: Expert[Annotated[float, Unit("factor")]] = Field(
+        0.0,
+        ge=0,
+        description="weight of the mean cross-entropy over the tokens of tool results, beside the policy loss (ECHO, "
+        "arXiv 2605.24517; 0.1 there); 0 = they are not learned",
+    )
     start_kl_every: Expert[Steps] = Field(
         0,
         ge=0,
