@@ -138,6 +138,28 @@ class ChatFormat:
         results = self.boundaries.between_tools.join([self._plain(text) for text in texts])
         return [*self._before_ids, *self._encode(self._before + results + self._after), *self._after_ids]
 
+    def body_mask(self, ids: Sequence[int]) -> list[bool]:
+        """Return True for the tokens of results in the ids of `tool_suffix_ids`, False for the template's around them.
+
+        A token of both counts as of the results.
+        """
+        before, between, after = self._around_bodies
+        start = _common(before, ids)
+        end = len(ids) - _common(after[::-1], ids[start:][::-1])
+        mask = [start <= k < end for k in range(len(ids))]
+        for k in range(start, end - len(between) + 1) if between else ():
+            if list(ids[k : k + len(between)]) == between:
+                mask[k : k + len(between)] = [False] * len(between)
+        return mask
+
+    @cached_property
+    def _around_bodies(self) -> tuple[list[int], list[int], list[int]]:
+        """The ids before, between and after results, as samples have them in common."""
+        one, other, both = (self.tool_suffix_ids(texts) for texts in (["a"], ["1"], ["a", "1"]))
+        start, end = _common(one, other), _common(one[::-1], other[::-1])
+        between = both[len(one) - end : len(both) - (len(other) - start)]
+        return one[:start], between, one[len(one) - end :]
+
     def user_suffix_ids(self, text: str) -> list[int]:
         """Ids from behind the policy's stop token over a further message of the user to its next turn's
         opening.
@@ -279,6 +301,11 @@ class ChatFormat:
             if part:
                 ids += self.tokenizer.encode(part, add_special_tokens=False)
         return ids
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of first ids that are equal."""
+    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

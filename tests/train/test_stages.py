@@ -112,6 +112,7 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         publisher=cast(Any, Silent()),
         team=cast(Any, SavingTeam(directory / "metrics.jsonl")),
         decode=str,
+        bodies=nothing,
         metrics=MetricsWriter(directory / "metrics.jsonl"),
         listeners=Listeners(Callback()),
         budget=TimeBudget(clock=lambda: float(next(ticks))),

@@ -152,7 +152,11 @@ def sequence_means(values_T: Tensor, lengths_S: Sequence[int] | None) -> Tensor:
 
 
 def imitation_loss(logprobs_T: Tensor, *, weights_T: Tensor) -> Tensor:
-    """Return each token's term of the cold start's loss, the weighted cross-entropy: w_t * -log p_t."""
+    """Return each token's term of the weighted cross-entropy: w_t * -log p_t.
+
+    It is the loss of the cold start, and of ECHO (arXiv 2605.24517) beside the policy loss: there the tokens are those
+    of tool results after the policy's first turn, and w_t = `rl.echo` / their number in the optimizer step.
+    """
     _check(logprobs_T=logprobs_T, weights_T=weights_T)
     return weights_T * -logprobs_T
 

@@ -109,6 +109,7 @@ class Setup:
             publisher=publisher,
             team=team,
             decode=chat.decode,
+            bodies=chat.body_mask,
             metrics=self.metrics,
             journal=Journal(
                 self.run_dir,

@@ -118,6 +118,8 @@ def first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     """Return the first stage, whose limits apply, and its tasks. ConfigError for a recipe without stages."""
     if not recipe.stages:
         raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
+    if not recipe.rl.uses_rewards:
+        raise ConfigError("rl.advantage = 'distill': no teacher is asked here; set --rl.advantage=grpo")
     alone = recipe.model_copy(update={"sft": SftConfig(steps=0)})  # its data are not needed here
     return recipe.stages[0], load_all_tasks(alone, built_in=load_tasks_of).stages[0]
 

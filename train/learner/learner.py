@@ -223,7 +223,7 @@ class Learner:
             factors_C = settings.correct(tokens).weights_T
             return policy_loss(settings.loss, tokens, weights_T=weights_T[rows], factors_T=factors_C)
 
-        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+        def policy_head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
             if not settings.reads_sequences:
                 return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of, settings.temperature)
             logprobs_T = linear_logprobs(
@@ -232,12 +232,36 @@ class Learner:
             whole = of_all_rows(loss_of, logprobs_T)
             return self._linear_loss(hidden_TD, weight_VD, ids_T, whole, settings.temperature)
 
-        loss, rows = self._backward(micro, head)
+        echo: RowLoss | None = None
+
+        def head(hidden_XD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+            nonlocal echo
+            if micro.echo_targets_E is None:
+                return policy_head(hidden_XD, weight_VD)
+            loss, rows = policy_head(hidden_XD[: len(ids_T)], weight_VD)
+            echo_loss, echo = self._echo_loss(micro, hidden_XD[len(ids_T) :], weight_VD)
+            return loss + echo_loss, rows
+
+        loss, rows = self._backward(micro.with_echo(), head)
         tokens = tokens_at(rows.logprobs_N, slice(None))
         ratio_T, code_T = ratios(tokens.logprobs_T, tokens.old_logprobs_T), stopped(settings.loss, tokens)
         if self.token_stats is not None:
             self.token_stats.add(micro, logprobs_T=rows.logprobs_N, entropy_T=rows.entropy_N, code_T=code_T)
-        return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
+        if echo is None:
+            return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
+        stats = _sums(rows.loss_N.sum(), rows.entropy_N, ratio_T, code_T)
+        stats.echo, stats.echo_tokens = float(-echo.logprobs_N.sum()), float(len(echo.logprobs_N))
+        return stats, rows.logprobs_N
+
+    def _echo_loss(self, micro: MicroBatch, hidden_ED: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+        """Imitation of tool results, at temperature 1: nothing samples them."""
+        assert micro.echo_targets_E is not None and micro.echo_weights_E is not None
+        weights_E = micro.echo_weights_E.to(self.device)
+
+        def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
+            return imitation_loss(logprobs_C, weights_T=weights_E[rows])
+
+        return self._linear_loss(hidden_ED, weight_VD, micro.echo_targets_E.to(self.device), loss_of)
 
     def imitation_backward(self, micro: MicroBatch) -> tuple[LossStats, Tensor]:
         """Weighted next-token loss of one microbatch; `loss` of the stats is the plain sum."""

@@ -19,7 +19,14 @@ from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.environment_config import EnvironmentConfig, check_environments
 from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 from rocstar.train.recipe.paths import is_reference
-from rocstar.train.recipe.rl_config import ROLLOUT_LOSSES, OffPolicyConfig, RlConfig, StageConfig
+from rocstar.train.recipe.rl_config import (
+    ROLLOUT_LOSSES,
+    OffPolicyConfig,
+    RlConfig,
+    StageConfig,
+    TeacherConfig,
+    check_teacher,
+)
 from rocstar.train.recipe.section import (
     Attempts,
     Betas,
@@ -304,6 +311,7 @@ class Recipe(Section):
     sft: SftConfig = SftConfig()
     rl: RlConfig = RlConfig()
     off_policy: OffPolicyConfig = OffPolicyConfig()
+    teacher: TeacherConfig = TeacherConfig()
     stages: list[StageConfig] = Field([])
     eval: list[EvalConfig] = Field([])
     engine: EngineConfig = EngineConfig()
@@ -346,6 +354,8 @@ class Recipe(Section):
                 f"rl.overlong_buffer = {self.rl.overlong_buffer} is not below stages.max_response_tokens = "
                 f"{shortest}: every response would lose reward; lower it"
             )
+        if not self.rl.uses_rewards:
+            check_teacher(self.teacher, self.rl)
         labels = [config.label for config in self.eval]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"two sets of eval are called {twice[0]!r}; give one another name: name = '...'")

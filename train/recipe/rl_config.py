@@ -25,7 +25,7 @@ from rocstar.train.recipe.section import (
     Unit,
 )
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp")
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "distill")
 """Advantages by name: train/algorithm/advantages/ has a page for each."""
 ROLLOUT_LOSSES = ("cispo", "gspo", "dppo", "sapo")
 """Policy losses that start from the rollout's log-probs, so that they contain the importance weight."""
@@ -120,7 +120,7 @@ class RlConfig(Section):
     )
     advantage: Expert[str] = Field(
         "grpo",
-        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "
+        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp', 'distill' (train/algorithm/advantages/), or "
         "'module:function', looked for beside the recipe, then on sys.path",
     )
     length_penalty: Expert[Share] = Field(
@@ -166,6 +166,12 @@ class RlConfig(Section):
     gspo: GspoConfig = GspoConfig()
     dppo: DppoConfig = DppoConfig()
     sapo: SapoConfig = SapoConfig()
+    echo: Expert[Annotated[float, Unit("factor")]] = Field(
+        0.0,
+        ge=0,
+        description="weight of the mean cross-entropy over the tokens of tool results, beside the policy loss (ECHO, "
+        "arXiv 2605.24517; 0.1 there); 0 = they are not learned",
+    )
     start_kl_every: Expert[Steps] = Field(
         0,
         ge=0,
@@ -184,6 +190,11 @@ class RlConfig(Section):
                 f"{suggest(self.advantage, (*ESTIMATORS, 'module:function'))}"
             )
         return self
+
+    @property
+    def uses_rewards(self) -> bool:
+        """False where a teacher's log-probs are the advantages: every scored trajectory is learned."""
+        return self.advantage != "distill"
 
     @model_validator(mode="after")
     def _the_loss_is_known_and_reads_its_constants(self) -> RlConfig:
@@ -251,6 +262,31 @@ class OffPolicyConfig(Section):
         if self.floor >= self.cap:
             raise ValueError(f"floor = {self.floor} is not below cap = {self.cap}: no ratio lies between them")
         return self
+
+
+class TeacherConfig(Section):
+    """The teacher of rl.advantage = 'distill'; its tokenizer is the policy's."""
+
+    url: Expert[str] = Field(
+        "", description="of an endpoint that scores prompts, up to and with /v1; its key: ROCSTAR_TEACHER_KEY alone"
+    )
+    model: Expert[str] = Field("", description="the model's name at the endpoint")
+
+
+def check_teacher(teacher: TeacherConfig, rl: RlConfig) -> None:
+    """Raise ValueError for a recipe that cannot learn from a teacher's log-probs."""
+    needs = "rl.advantage = 'distill' needs"
+    if teacher.url.partition("://")[0] not in ("http", "https"):
+        raise ValueError(
+            f"{needs} a teacher, and teacher.url = {teacher.url!r} is no address; it begins with http:// or https:// "
+            "and ends with /v1"
+        )
+    if "@" in teacher.url.partition("//")[2].partition("/")[0]:
+        raise ValueError("teacher.url holds a name or a password, which no recipe keeps; give ROCSTAR_TEACHER_KEY")
+    if rl.temperature != 1:
+        raise ValueError(f"{needs} rl.temperature = 1, that of the teacher's log-probs, not {rl.temperature}")
+    if rl.timeouts != "leave_out":
+        raise ValueError(f"{needs} rl.timeouts = 'leave_out': the teacher scores no trajectory that was cut off")
 
 
 class StageConfig(Section):

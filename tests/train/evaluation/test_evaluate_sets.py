@@ -108,6 +108,7 @@ def a_run(folder: Path, made: Agent, nodes: Nodes | None = None, *, goes_on: boo
         publisher=cast("Any", SimpleNamespace(version=2)),
         team=nothing,
         decode=str,
+        bodies=nothing,
         metrics=MetricsWriter(folder / "metrics.jsonl"),
         listeners=Listeners(Callback()),
         budget=TimeBudget(clock=lambda: float(next(ticks))),

@@ -27,6 +27,8 @@ class Sample:
     """Tool calls of each turn whose result is an error."""
     tool_tokens: int = 0
     """Tokens behind the prompt that the policy did not write."""
+    gaps_T: tuple[float, ...] = ()
+    """Log-prob of each loss token under a teacher less that of the rollout; empty without a teacher."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.reward):
