@@ -1,6 +1,6 @@
 """Benchmarks of the sandbox. Each part takes a few minutes and prints a table.
 
-    python benchmarks/bench_sandbox.py flood|forks|sessions [--out FILE]
+    python benchmarks/bench_sandbox.py flood|forks [--out FILE]
 
 Exit code 1: a bar is missed.
 """
@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import uvloop
-from sandbox_bench import flood, forks, sessions
+from sandbox_bench import flood, forks
 
-PARTS = {"forks": forks, "sessions": sessions, "flood": flood}
+PARTS = {"forks": forks, "flood": flood}
 
 
 def main() -> int:

@@ -26,6 +26,8 @@ from typing import Any
 import aiohttp
 import numpy as np
 import uvloop
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from report import claim, finish, result_parser
@@ -40,8 +42,8 @@ from rocstar.engine.serve.server import open_endpoint
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
 from rocstar.engine.types import Task, TrajectoryKey
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Limits
+from tests.fakes.sandbox import FakeSandbox, ok
 from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy
 
 TURNS = 8
@@ -95,9 +97,16 @@ async def serve_for(pipe: Connection, script: str, keeps: str) -> None:
             folder = ConversationStore(Path(keeps), decode=agent.chat.decode, num_answers=lambda t: 1, temperature=1.0)
             kept = await stack.enter_async_context(folder)
         endpoint = await stack.enter_async_context(open_endpoint(agent, options, store=kept))
-        pipe.send(endpoint.url)
+        plain = await stack.enter_async_context(RawTestServer(answer_plainly))
+        pipe.send((endpoint.url, str(plain.make_url("/"))))
         while await loop.run_in_executor(None, pipe.recv) != "end":
             pipe.send(await direct(agent))
+
+
+async def answer_plainly(request: web.BaseRequest) -> web.Response:
+    """HTTP alone: read the body, answer as many bytes as a turn has."""
+    await request.read()
+    return web.Response(body=bytes(800))
 
 
 class _Forgetful(list[Any]):
@@ -120,15 +129,15 @@ DIRECT = 200
 
 
 @asynccontextmanager
-async def serving(script: str, *, keeps: str = "") -> AsyncIterator[tuple[str, Connection, int]]:
-    """Address, pipe and process id of a child that serves."""
+async def serving(script: str, *, keeps: str = "") -> AsyncIterator[tuple[str, str, Connection, int]]:
+    """Address, address of HTTP alone, pipe and process id of a child that serves."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=child, args=(theirs, script, keeps))
     process.start()
     theirs.close()  # so that recv ends with the child
     try:
-        yield await asyncio.to_thread(ours.recv), ours, process.pid or 0
+        yield *await asyncio.to_thread(ours.recv), ours, process.pid or 0
         ours.send("end")
         await asyncio.to_thread(process.join, 30)
     finally:
@@ -164,19 +173,20 @@ async def stream(session: aiohttp.ClientSession, url: str, **fields: Any) -> Non
     assert done, "a stream ended in the middle"
 
 
-async def converse(session: aiohttp.ClientSession, url: str, *, seed: int) -> None:
-    """An agent of the client: all turns in one session, whose history the client sends again."""
+async def converse(session: aiohttp.ClientSession, url: str, *, seed: int) -> list[Any]:
+    """An agent of the client: all turns in one session, whose history the client sends again. Return the requests."""
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
-    path = f"{url}/sessions/{seed}"
+    path, sent = f"{url}/sessions/{seed}", list[Any]()
     for _ in range(TURNS):
-        request = {"model": "m", "messages": messages, "tools": [PYTHON_SCHEMA]}
-        async with session.post(f"{path}/v1/chat/completions", json=request) as response:
+        sent.append({"model": "m", "messages": [*messages], "tools": [PYTHON_SCHEMA]})
+        async with session.post(f"{path}/v1/chat/completions", json=sent[-1]) as response:
             assert response.status == 200, await response.text()
             message = (await response.json())["choices"][0]["message"]
         calls = message.get("tool_calls", ())
         messages += [message, *({"role": "tool", "tool_call_id": c["id"], "content": "42\n"} for c in calls)]
     async with session.delete(path) as response:
         assert response.status == 200
+    return sent
 
 
 def connected() -> aiohttp.ClientSession:
@@ -187,29 +197,39 @@ def connected() -> aiohttp.ClientSession:
 
 
 async def overhead() -> dict[str, float]:
-    """CPU microseconds by turn: the loop alone, and the overhead of a server, at once and streamed."""
+    """CPU microseconds by turn: the loop alone, HTTP alone with the bodies of a session, and the overhead of a
+    server, at once, streamed and in a session."""
     found: dict[str, float] = {}
-    async with serving("turns") as (url, pipe, pid), connected() as session:
+    async with serving("turns") as (url, plain, pipe, pid), connected() as session:
         for k in range(30):
             await ask(session, url, seed=k)
         pipe.send("direct")
         await asyncio.to_thread(pipe.recv)  # warm
         pipe.send("direct")
         found["direct_us"] = await asyncio.to_thread(pipe.recv) / DIRECT / TURNS * 1e6
-        for name, one in (("at_once", ask), ("streamed", stream), ("session", converse)):
+        bodies = await converse(session, url, seed=DIRECT)
+
+        async def exchange(session: aiohttp.ClientSession, url: str, *, seed: int) -> None:
+            for request in bodies:
+                async with session.post(plain, json=request) as response:
+                    await response.read()
+
+        for name, one in (("http", exchange), ("at_once", ask), ("streamed", stream), ("session", converse)):
             before = cpu_s(pid)
             for k in range(DIRECT):
                 await one(session, url, seed=k)
             spent = (cpu_s(pid) - before) / DIRECT / TURNS * 1e6
             found[f"{name}_us"] = spent
-            found[f"{name}_overhead_us"] = spent - found["direct_us"]
+            if name != "http":
+                found[f"{name}_overhead_us"] = spent - found["direct_us"]
+    found["gateway_us"] = found["session_overhead_us"] - found["http_us"]
     return found
 
 
 async def first_byte(num: int = 300) -> dict[str, float]:
     """Milliseconds from a request on an open connection to the first byte of its stream."""
     took = []
-    async with serving("words") as (url, _, _), connected() as session:
+    async with serving("words") as (url, *_), connected() as session:
         for k in range(num):
             began = time.monotonic()
             path, data = f"{url}/v1/chat/completions", body(stream=True, seed=k)
@@ -224,7 +244,7 @@ async def first_byte(num: int = 300) -> dict[str, float]:
 async def memory(folder: Path, num: int) -> dict[str, float]:
     """Resident MiB of the server after a fifth, three fifths and all of `num` requests, with records kept."""
     seen: dict[str, float] = {}
-    async with serving("one_call", keeps=str(folder)) as (url, _, pid), connected() as session:
+    async with serving("one_call", keeps=str(folder)) as (url, *_, pid), connected() as session:
         room = asyncio.Semaphore(32)
 
         async def one(k: int) -> None:
@@ -246,6 +266,7 @@ async def measure(quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     growth = grown["growth_mib"]
     claims = [
         claim("CPU of a served turn beyond that of the loop alone", plain, "us", at_most=300),
+        claim("CPU of a session's request beyond that of the loop and of HTTP", turn["gateway_us"], "us", at_most=300),
         claim("CPU of a streamed turn beyond that of the loop alone", streamed, "us", at_most=300),
         claim("p99 from a request to the first byte of its stream", first["p99_ms"], "ms", at_most=10),
         claim("growth of the server from a fifth of all requests to all", growth, "MiB", at_most=10),

@@ -36,13 +36,13 @@ from trl_bench.children import Child, num_threads
 from rocstar.engine.record.json_record import from_record
 from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Task, Trajectory
+from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.run_directory import records_file
 from rocstar.train.tasks.chat_format import chat_format
-from rocstar.train.tasks.data import TaskCursor
 
 BAR, UPDATE_BAR, TOKENS_AGREE = 3.0, 1.8, 0.05
 LR = 1e-7

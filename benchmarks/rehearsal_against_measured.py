@@ -34,15 +34,14 @@ from torch.utils._pytree import tree_leaves
 from rocstar.engine.inference.embedded import decoder, native
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
 from rocstar.engine.inference.embedded.rows import DecodeRequest
-from rocstar.train.learner.model_size import model_without_weights, row_cost
+from rocstar.train.learner.model_io import model_without_weights, row_cost
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.fake_gpu import HOST, fake_gpu, replace_tensors
-from rocstar.train.rehearsal.memory_scopes import scopes
 from rocstar.train.rehearsal.memory_tracker import MemoryTracker
-from rocstar.train.rehearsal.phases import RehearsalLearner, decode
+from rocstar.train.rehearsal.phases import RehearsalLearner, decode, scopes
 from rocstar.train.rehearsal.rehearse import batches_of
 from rocstar.train.serving.embedded import planned_rows
 

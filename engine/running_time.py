@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable
 
 BEATS = 64
@@ -52,6 +53,7 @@ class RunningLimit:
 
     def __init__(self, timeout_s: float, over: Callable[[], None]) -> None:
         self.timeout_s, self._over = timeout_s, over
+        self._beat_s = min(timeout_s / BEATS, MAX_BEAT_S)
         self._loop = asyncio.get_running_loop()
         self._time: RunningTime | None = None
         self._beat: asyncio.TimerHandle | None = None
@@ -74,9 +76,7 @@ class RunningLimit:
             self._beat = None
 
     def _next(self, time: RunningTime, *, is_last: bool = False) -> None:
-        due_s = min(self.timeout_s / BEATS, MAX_BEAT_S)
-        if not is_last:
-            due_s = min(due_s, self.timeout_s - time.seconds)
+        due_s = self._beat_s if is_last else min(self._beat_s, self.timeout_s - time.seconds)
         self._beat = self._loop.call_later(due_s, self._beaten, time, due_s, is_last)
 
     def _beaten(self, time: RunningTime, due_s: float, is_last: bool) -> None:
@@ -104,32 +104,23 @@ async def running_timeout(timeout_s: float) -> AsyncIterator[None]:
             clock.stop()
 
 
-class RunningClock:
+class RunningClock(RunningLimit):
     """Tells seconds that the loop ran since the block was entered."""
 
     def __init__(self, beat_s: float = MAX_BEAT_S) -> None:
         """beat_s: resolution of a standstill."""
+        super().__init__(math.inf, lambda: None)
         self._beat_s = min(beat_s, MAX_BEAT_S)
-        self._loop = asyncio.get_running_loop()
-        self._time = RunningTime(self._loop.time())
-        self._beat: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> RunningClock:
-        self._next()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._beat is not None:
-            self._beat.cancel()
+        self.stop()
 
     def time(self) -> float:
         """Seconds so far."""
+        assert self._time is not None, "it is entered"
         self._time.beat(self._loop.time(), self._beat_s)
         return self._time.seconds
-
-    def _next(self) -> None:
-        self._beat = self._loop.call_later(self._beat_s, self._beaten)
-
-    def _beaten(self) -> None:
-        self.time()
-        self._next()

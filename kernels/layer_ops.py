@@ -9,15 +9,15 @@ Legend: as in layers.py.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from rocstar.kernels.rows import HAS_TRITON
+
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -63,3 +63,13 @@ def loss_and_slope(
     # The loss may clamp values that are not finite, which would hide them.
     broken_B = ~logprobs_B.isfinite()
     return loss_B.detach().masked_fill(broken_B, math.nan), slope_B.masked_fill(broken_B, math.nan)
+
+
+def of_all_rows(loss_of: LossOf, logprobs_N: Tensor) -> LossOf:
+    """Return a loss with the values and slopes of `loss_of` at `logprobs_N`, which is called once with all rows.
+
+    For a loss in which rows depend on each other, as those of a sequence: it needs all log-probs before the gradient
+    of any of them, and serves a second pass that makes the same log-probs again.
+    """
+    loss_N, slope_N = loss_and_slope(loss_of, logprobs_N, slice(0, len(logprobs_N)), grad=True)
+    return lambda logprobs_B, rows: loss_N[rows] + slope_N[rows] * (logprobs_B - logprobs_B.detach())

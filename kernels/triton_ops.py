@@ -24,12 +24,13 @@ W = Σ_c z_c e^z_c. Inside a kernel z is in units of ln 2, and inv_t is 1 / (T l
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from rocstar.kernels import two_passes
+from rocstar.kernels import triton_registered
 from rocstar.kernels.configs import LaunchConfig, arch_of, launch_config
 from rocstar.kernels.row_loss import LossOf, RowLoss
 
@@ -177,27 +178,14 @@ def launch_dlogits_(
 
 
 def row_loss_(
-    logits_NV: Tensor,
-    ids_N: Tensor,
-    loss_of: LossOf,
-    *,
-    temperature: float,
-    grad: bool,
-    grad_output: float = 1.0,
-    first_row: int = 0,
-    dlogits_NV: Tensor | None = None,
-    config: LaunchConfig | None = None,
+    logits_NV: Tensor, ids_N: Tensor, loss_of: LossOf, *, config: LaunchConfig | None = None, **given: Any
 ) -> RowLoss:
-    """See `torch_ops.row_loss_`. Accumulates in float32 whatever the logits are."""
-    return two_passes.row_loss_(
+    """See `triton_registered.row_loss_`; here the launches are no operators."""
+    return triton_registered.row_loss_(
         logits_NV,
         ids_N,
         loss_of,
-        temperature=temperature,
-        grad=grad,
-        grad_output=grad_output,
-        first_row=first_row,
-        dlogits_NV=dlogits_NV,
         row_stats=functools.partial(launch_row_stats, config=config),
         dlogits_=functools.partial(launch_dlogits_, config=config),
+        **given,
     )

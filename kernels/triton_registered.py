@@ -1,16 +1,23 @@
-"""The Triton kernels as operators of torch, so that a step can be rehearsed without a GPU.
+"""The loss of rows of logits in two passes over them, with the Triton kernels as operators of torch, so that a
+step can be rehearsed without a GPU.
+
+    row_stats ──> log-probs, entropy, max, log of sum ──> loss_of, in torch ──> slope ──> dlogits_
 
 `triton_ops` launches the kernels. Here each launch is an operator of the library `rocstar` with an
 implementation for fake tensors, which only checks shapes. This module does not import triton.
+
+Legend: N rows, V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from rocstar.kernels import two_passes
-from rocstar.kernels.row_loss import LossOf, RowLoss
+from rocstar.kernels.row_loss import LossOf, RowLoss, loss_and_slope
 
 
 @custom_op("rocstar::row_stats", mutates_args=("logprobs_N", "entropy_N", "max_N", "log_sum_N"))
@@ -23,7 +30,7 @@ def row_stats(
     log_sum_N: Tensor,
     inv_t: float,
 ) -> None:
-    """See `two_passes.RowStats`."""
+    """Write log-prob, entropy, maximum and log of the sum of each row."""
     from rocstar.kernels import triton_ops
 
     triton_ops.launch_row_stats(logits_NV, ids_N, logprobs_N, entropy_N, max_N, log_sum_N, inv_t)
@@ -39,7 +46,7 @@ def dlogits_(
     slope_N: Tensor,
     inv_t: float,
 ) -> None:
-    """See `two_passes.Dlogits`."""
+    """Write the gradient of the loss in the logits, given its slope in the log-probs."""
     from rocstar.kernels import triton_ops
 
     triton_ops.launch_dlogits_(dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N, inv_t)
@@ -79,17 +86,25 @@ def row_loss_(
     grad_output: float = 1.0,
     first_row: int = 0,
     dlogits_NV: Tensor | None = None,
+    row_stats: Callable[..., None] = row_stats,
+    dlogits_: Callable[..., None] = dlogits_,
 ) -> RowLoss:
-    """See `torch_ops.row_loss_`."""
-    return two_passes.row_loss_(
-        logits_NV,
-        ids_N,
-        loss_of,
-        temperature=temperature,
-        grad=grad,
-        grad_output=grad_output,
-        first_row=first_row,
-        dlogits_NV=dlogits_NV,
-        row_stats=row_stats,
-        dlogits_=dlogits_,
-    )
+    """See `torch_ops.row_loss_`. Sums are in float32 for any type of logits. row_stats, dlogits_: the two passes
+    over the logits."""
+    num_rows = len(logits_NV)
+    dlogits_NV = logits_NV if dlogits_NV is None else dlogits_NV
+    for given in (logits_NV, dlogits_NV):
+        if given.stride(1) != 1:
+            raise ValueError(f"the columns of a row must be adjacent, got strides {given.stride()}")
+    found = RowLoss.empty(num_rows, like=logits_NV)
+    if not num_rows:
+        return found
+    ids_N, inv_t = ids_N.contiguous(), 1.0 / temperature
+    max_N, log_sum_N = torch.empty_like(found.loss_N), torch.empty_like(found.loss_N)
+    row_stats(logits_NV, ids_N, found.logprobs_N, found.entropy_N, max_N, log_sum_N, inv_t)
+    named = slice(first_row, first_row + num_rows)
+    loss_N, slope_N = loss_and_slope(loss_of, found.logprobs_N, named, grad=grad, grad_output=grad_output)
+    found.loss_N.copy_(loss_N)
+    if grad:
+        dlogits_(dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N.contiguous(), inv_t)
+    return found

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocstar.sandbox import proctree
+from rocstar.sandbox.command_line import number_option
 from rocstar.sandbox.extras import installed_flavours, left_out
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, SessionSandbox
 
@@ -172,17 +173,11 @@ def add_bench_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentPa
         help="throughput and latency of this machine",
         description="Measure throughput and latency of the sandbox.",
     )
-    parser.add_argument("--seconds", type=_seconds, default=20.0, help="duration (default 20)")
+    duration = number_option(math.ulp(0.0), 3600, "in (0, 3600] seconds", float)
+    parser.add_argument("--seconds", type=duration, default=20.0, help="duration (default 20)")
     parser.add_argument("--stdlib-only", action="store_true", help="omit the programs that need numpy and sympy")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not in (0, 3600] seconds")
-    return value
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ gone.
 
 import argparse
 import difflib
+import math
 import os
 import re
 import select
@@ -112,6 +113,10 @@ def number_option(low: float, high: float, what: str, kind: type[int] | type[flo
         return value
 
     return parse
+
+
+count_option = number_option(1, math.inf, "a count; give a whole number of at least 1")
+seconds_option = number_option(0, sys.float_info.max, "a time; give seconds", float)
 
 
 def format_error(error: BaseException, path: str | os.PathLike[str] = "") -> str:

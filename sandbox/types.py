@@ -5,7 +5,7 @@ the sandbox, never of the program: there is no result, so it cannot be scored.
 """
 
 import math
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -205,13 +205,6 @@ class ExecResult:
         fields["files"] = {name: b64encode(content).decode() for name, content in self.files.items()}
         fields["displays"] = [{"mime": one.mime, "data": b64encode(one.data).decode()} for one in self.displays]
         return fields
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "ExecResult":
-        """The inverse of `to_json`."""
-        files = {name: b64decode(text) for name, text in fields.get("files", {}).items()}
-        displays = tuple(Display(one["mime"], b64decode(one["data"])) for one in fields.get("displays", ()))
-        return cls(**{**fields, "status": Status(fields["status"]), "files": files, "displays": displays})
 
 
 class SandboxError(Exception):

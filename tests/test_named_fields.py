@@ -14,7 +14,7 @@ PAGES = [
     *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != OF_OTHERS),
 ]
 
-FORMER = {"engine.turn_timeout_s", "run.output_dir"}
+FORMER = {"engine.turn_timeout_s", "run.output_dir", "tool.kind"}
 """Named where the page says that they are gone."""
 
 FILES = {"engine.json", "reward.py"}

@@ -96,7 +96,7 @@ async def evaluate(
     was stopped there. ConfigError as for `train`.
     """
     from rocstar.train.evaluation.saved_model import evaluate_in_loop
-    from rocstar.train.reading.view.report import write_eval_report
+    from rocstar.train.reading.view.export_page import write_eval_report
 
     place = None if out is None else Path(out)
     return await evaluate_in_loop(

@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rocstar.engine.progress.progress import working
@@ -21,10 +23,11 @@ from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import Batch, Source
+from rocstar.train.groups.teacher_scores import teacher_scores
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.balance import Cost
-from rocstar.train.learner.batch import TOKENS, MicroBatch
+from rocstar.train.learner.batch import TOKENS, BodyMask, MicroBatch
 from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
@@ -98,7 +101,8 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
         tell_saved(run)
         metrics = await train_step(run, stage, source)
         run.log(metrics | run.budget.finish() | run.lag.take(), stage=stage.name, phase="rl")
-        if run.step < end and any(s.every and run.step % s.every == 0 for s in run.recipe.eval):
+        is_due = any(s.every and run.step % s.every == 0 for s in run.recipe.eval)
+        if is_due and run.step < end and run.listeners.stop is None:  # a run's end has an evaluation of its own
             await run.evaluation.run_evaluation(run, between=True)
         # Last, so that a checkpoint has the rows of all that came before it; its time is the next step's.
         every = run.recipe.checkpoint.every
@@ -114,10 +118,21 @@ async def run_stage(run: Run, stage: StageConfig, source: Source, *, first_step:
 async def train_step(run: Run, stage: StageConfig, source: Source) -> dict[str, float]:
     """One batch of groups in, the next policy version out. Returns the step's metrics but its times."""
     recipe, step = run.recipe, run.step + 1
-    batch = await source.take(step)
+    batch, teacher = await source.take(step), dict[str, list[float]]()
+    if not recipe.rl.uses_rewards:
+        with run.budget.phase("reward"):
+            teacher = await teacher_scores(recipe.teacher, batch.groups)
     # Seconds of a large step, in which the loop has tools, nodes and servers to answer.
     selection, metrics, updates = await asyncio.to_thread(
-        prepare, batch, recipe, step=step, ranks=run.team.world.size, cost=run.team.row_cost
+        prepare,
+        batch,
+        recipe,
+        stage,
+        step=step,
+        ranks=run.team.world.size,
+        cost=run.team.row_cost,
+        bodies=run.bodies,
+        teacher=teacher,
     )
     if updates:
         async with contextlib.AsyncExitStack() as stack:
@@ -166,16 +181,27 @@ async def publish(run: Run) -> None:
 
 
 def prepare(
-    batch: Batch, recipe: Recipe, *, step: int, ranks: int = 1, cost: Cost = TOKENS
+    batch: Batch,
+    recipe: Recipe,
+    stage: StageConfig,
+    *,
+    step: int,
+    ranks: int = 1,
+    cost: Cost = TOKENS,
+    bodies: BodyMask | None = None,
+    teacher: Mapping[str, Sequence[float]],
 ) -> tuple[Selection, dict[str, float], list[list[MicroBatch]]]:
     """Return the selection of a batch, its metrics, and its microbatches. Callable from any thread; does not
     wait."""
     rl = recipe.rl
-    selection = select(batch.groups, rl, seed=recipe.run.seed, step=step)
+    limit, seed = stage.max_response_tokens, recipe.run.seed
+    selection = select(batch.groups, rl, seed=seed, step=step, limit=limit, teacher=teacher)
     metrics = rollout_metrics(selection) | batch.metrics
+    if gaps := [gap for given in selection.advantages if not isinstance(given, float) for gap in given if teacher]:
+        metrics["distill/kl"] = -fmean(gaps)
     if batch.staleness is not None:
         metrics["policy/staleness_max"] = float(batch.staleness)
-    updates = pack_updates(selection, recipe, step=step, ranks=ranks, cost=cost)
+    updates = pack_updates(selection, recipe, step=step, ranks=ranks, cost=cost, bodies=bodies)
     if selection.kept:
         metrics["batch/over_budget"] = float(
             sum(s.stop - s.start - 1 > rl.tokens_per_microbatch for t in selection.kept for s in t.sequences)

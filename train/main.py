@@ -20,9 +20,8 @@ import uvloop
 from rocstar.engine.progress.progress import working
 from rocstar.train.compose.setup import Begun, TrainOrder, open_setup
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.host_memory import give_freed_memory_back, keep_freed_memory
-from rocstar.train.learner.world import World, local_device
+from rocstar.train.learner.world import World, deterministic_torch, local_device
 from rocstar.train.loop import run_stages, tell_saved
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped

@@ -26,11 +26,11 @@ from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, resample_on_correct
 from rocstar.train.groups.source import agent_for
+from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.learner.settings import loss_settings
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.loop import begin_loop, publish, record, save
 from rocstar.train.run import Run
-from rocstar.train.tasks.data import TaskCursor
 
 # fmt: off
 __all__ = [

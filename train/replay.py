@@ -24,19 +24,18 @@ from rocstar.engine.record.reading import read_records
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
-from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.loss_stats import LossStats, update_metrics
-from rocstar.train.learner.model_io import HEAD_DTYPES
-from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.model_io import HEAD_DTYPES, load_tokenizer, row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
-from rocstar.train.learner.sharded_loading import load_learner
-from rocstar.train.learner.world import World, local_device
+from rocstar.train.learner.sharding import load_learner
+from rocstar.train.learner.world import World, deterministic_torch, local_device
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.record.metrics import Row, read_metrics
 from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, config_of
+from rocstar.train.tasks.chat_format import chat_format
 
 ALONE = World(rank=0, size=1)
 TOLERANCE = 1e-4
@@ -136,11 +135,11 @@ def _learn_again(
         for stage, end in zip(recipe.stages, ends, strict=True)
         if stage.reset_optimizer and stage.steps
     ]
-    losses = {}
+    losses, bodies = {}, chat_format(recipe, load_tokenizer(str(saved))).body_mask if recipe.rl.echo else None
     for k, selection in selections.items():
         if k in fresh:
             learner.use(stage_optimizer(recipe))
-        updates = pack_updates(selection, recipe, step=k, cost=row_cost(model))
+        updates = pack_updates(selection, recipe, step=k, cost=row_cost(model), bodies=bodies)
         stats = LossStats(is_paused=True, bad_steps=bad_steps)  # no batch, no update
         if updates:
             stats = learner.policy_step(updates, loss_settings(recipe), bad_steps)

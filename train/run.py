@@ -11,6 +11,7 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import OpenSource
+from rocstar.train.learner.batch import BodyMask
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.publisher import Measure, Publisher
@@ -61,6 +62,8 @@ class Run:
     team: LearnerTeam
     decode: Callable[[Sequence[int]], str]
     """Text of token ids, for records and for people."""
+    bodies: BodyMask
+    """The tokens of results in a tool segment, for `rl.echo`."""
     metrics: MetricsWriter
     journal: Journal
     """The records."""

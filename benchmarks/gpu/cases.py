@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from rocstar.kernels.row_loss import LossOf, RowLoss
-from rocstar.train.algorithm.loss import MAX_LOG_RATIO, logprobs_and_entropy, policy_loss
+from rocstar.train.algorithm.loss import MAX_LOG_RATIO, PolicyLoss, PolicyTokens, logprobs_and_entropy, policy_loss
+from rocstar.train.algorithm.losses.clip import Clip
 
 FACTORS: Mapping[str, Sequence[Any]] = {
     "dtype": (torch.float32, torch.bfloat16),
@@ -53,16 +54,22 @@ class Rows:
     weights_N: Tensor
     advantages_N: Tensor
     old_logprobs_N: Tensor | None = None
+    """Also those of the rollout."""
+    loss: PolicyLoss = Clip(clip_low=0.2, clip_high=0.28)  # noqa: RUF009
 
     def loss_of(self, logprobs_B: Tensor, rows: slice) -> Tensor:
-        """The policy loss of some of the rows, in the type of the log-probs; a `LossOf`."""
+        """The policy loss of some of the rows, in the type of the log-probs; a `LossOf`. All rows: one sequence."""
         old_N, dtype = self.old_logprobs_N, logprobs_B.dtype
-        return policy_loss(
-            logprobs_B,
-            old_logprobs_T=None if old_N is None else old_N[rows].to(dtype),
+        old_B = logprobs_B.detach() if old_N is None else old_N[rows].to(dtype)
+        tokens = PolicyTokens(
+            logprobs_T=logprobs_B,
+            old_logprobs_T=old_B,
+            rollout_logprobs_T=old_B,
             advantages_T=self.advantages_N[rows].to(dtype),
-            weights_T=self.weights_N[rows].to(dtype),
+            after_tool_T=torch.zeros_like(old_B, dtype=torch.bool),
+            lengths_S=[len(old_B)] if len(old_B) == len(self.ids_N) else None,
         )
+        return policy_loss(self.loss, tokens, weights_T=self.weights_N[rows].to(dtype))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

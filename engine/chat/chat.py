@@ -31,7 +31,7 @@ from rocstar.engine.chat.boundaries import (
     rewritten,
 )
 from rocstar.engine.chat.callforms import decoded_arguments, schemas_of
-from rocstar.engine.chat.readback import check_read_back, find_call_form
+from rocstar.engine.chat.readback import difference, find_call_form
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.chat.toolcalls import THOUGHT, parse_tool_calls
 from rocstar.engine.types import ToolCall, TurnForm
@@ -102,7 +102,11 @@ class ChatFormat:
         self.stop_ids = frozenset({self.stop_id})
         self._before_ids, self._before, self._after, self._after_ids = self._find_fixed_ids(special)
         # Siblings begin with the same prompt; rendering it is the dearest thing their engine does.
-        self._prompt_ids = lru_cache(maxsize=512)(self._make_prompt_ids)
+        self._prompt_ids = lru_cache(maxsize=512)(
+            lambda question, context, tools: self.messages_ids(
+                [*json.loads(context), {"role": "user", "content": question}], json.loads(tools)
+            )
+        )
         self._shown_check = lru_cache(maxsize=32)(lambda tools: ShownCheck(self.render, json.loads(tools)))
 
     def shown_check(self, tools: Sequence[Tool]) -> ShownCheck:
@@ -129,13 +133,32 @@ class ChatFormat:
         shown = self.tools if tools is None else [self._plain(tool) for tool in tools]
         return self._encode(self.render(plain, shown, gen=True))
 
-    def _make_prompt_ids(self, question: str, context: str, tools: str) -> list[int]:
-        return self.messages_ids([*json.loads(context), {"role": "user", "content": question}], json.loads(tools))
-
     def tool_suffix_ids(self, texts: Sequence[str]) -> list[int]:
         """Ids from behind the policy's stop token to the opening of its next turn."""
         results = self.boundaries.between_tools.join([self._plain(text) for text in texts])
         return [*self._before_ids, *self._encode(self._before + results + self._after), *self._after_ids]
+
+    def body_mask(self, ids: Sequence[int]) -> list[bool]:
+        """Return True for the tokens of results in the ids of `tool_suffix_ids`, False for the template's around them.
+
+        A token of both counts as of the results.
+        """
+        before, between, after = self._around_bodies
+        start = _common(before, ids)
+        end = len(ids) - _common(after[::-1], ids[start:][::-1])
+        mask = [start <= k < end for k in range(len(ids))]
+        for k in range(start, end - len(between) + 1) if between else ():
+            if list(ids[k : k + len(between)]) == between:
+                mask[k : k + len(between)] = [False] * len(between)
+        return mask
+
+    @cached_property
+    def _around_bodies(self) -> tuple[list[int], list[int], list[int]]:
+        """The ids before, between and after results, as samples have them in common."""
+        one, other, both = (self.tool_suffix_ids(texts) for texts in (["a"], ["1"], ["a", "1"]))
+        start, end = _common(one, other), _common(one[::-1], other[::-1])
+        between = both[len(one) - end : len(both) - (len(other) - start)]
+        return one[:start], between, one[len(one) - end :]
 
     def user_suffix_ids(self, text: str) -> list[int]:
         """Ids from behind the policy's stop token over a further message of the user to its next turn's
@@ -230,10 +253,9 @@ class ChatFormat:
             if not stop:
                 raise ChatError(f"assistant message {k} does not end with {self.stop_text!r}")
             if message.get("tool_calls"):
-                try:
-                    check_read_back(text.replace(_CUT, ""), given[k]["tool_calls"], self.form, schemas)
-                except ChatError as error:
-                    raise ChatError(f"assistant message {k}: {error}") from None
+                written = text.replace(_CUT, "")
+                if (why := difference(written, given[k]["tool_calls"], self.form, schemas)) is not None:
+                    raise ChatError(f"assistant message {k}: {why}; the template writes {written[:200]!r}")
             if not lead.startswith(done):
                 raise rewritten(done, lead, f"message {k}")
             context = self._encode(lead[len(done) :])
@@ -279,6 +301,11 @@ class ChatFormat:
             if part:
                 ids += self.tokenizer.encode(part, add_special_tokens=False)
         return ids
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of first ids that are equal."""
+    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

@@ -104,13 +104,6 @@ def turn_text(
     return whole[len(lead) : len(whole) - len(boundaries.end)]
 
 
-def check_read_back(written: str, calls: Sequence[Mapping[str, Any]], form: TurnForm, schemas: Schemas) -> None:
-    """Raise ChatError unless the parser reads a message's calls from the template's text of it."""
-    why = difference(written, calls, form, schemas)
-    if why is not None:
-        raise ChatError(f"{why}; the template writes {written[:200]!r}")
-
-
 def difference(written: str, calls: Sequence[Mapping[str, Any]], form: TurnForm, schemas: Schemas) -> str | None:
     """How the calls that the parser reads differ from those of a message; None if they are the same."""
     read = parse_tool_calls(written, form, schemas)

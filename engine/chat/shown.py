@@ -72,7 +72,8 @@ class ShownCheck:
         """Check the form of messages: of a finished conversation, unless `generation_prompt`. ChatError names
         the first text that is not shown. tools: None for those of the template."""
         tools = self._tools if tools is None else tools
-        form = json.dumps([[_form(message) for message in messages], bool(tools), generation_prompt])
+        forms = [[m["role"], [key for key in _TEXTS if m.get(key)], len(m.get("tool_calls") or ())] for m in messages]
+        form = json.dumps([forms, bool(tools), generation_prompt])
         if form not in self._shown:
             marked = [_marked(message, k) for k, message in enumerate(messages)]
             text = self._render(marked, tools, generation_prompt)
@@ -90,11 +91,6 @@ def _folded(message: Message, begin: str, end: str) -> Message:
 
 def _without_thought(message: Message) -> Message:
     return {key: value for key, value in message.items() if key != "reasoning_content"}
-
-
-def _form(message: Message) -> list[Any]:
-    texts = [key for key in _TEXTS if message.get(key)]
-    return [message["role"], texts, len(message.get("tool_calls") or ())]
 
 
 def _marked(message: Message, k: int) -> dict[str, Any]:

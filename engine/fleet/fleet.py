@@ -153,7 +153,7 @@ class Fleet:
                     if piece is not None:
                         written.add_generation(piece)
                         if state.stream is not None:
-                            state.stream.take(piece.ids, state.written)
+                            state.stream.take(piece, state.written)
                         state.written = len(written.ids)
                     if state.granted:  # else the scheduler knows that the turn's replica is gone
                         state.granted = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rocstar.engine.fleet.replicas import FleetLimits, Slot
@@ -68,14 +67,14 @@ class TokenStream:
     def listen(self, replica: Inference, request_id: str, start: int) -> None:
         """Deliver the tokens of a replica as they arrive, which writes from position `start` on."""
         if isinstance(replica, TellsTokens):
-            replica.on_tokens(request_id, lambda place, token: self._deliver(start + place, token))
+            replica.on_tokens(request_id, lambda place, *token: self._deliver(start + place, *token))
 
-    def take(self, ids: Sequence[int], start: int) -> None:
+    def take(self, piece: Generation, start: int) -> None:
         """Deliver the tokens of an ended turn from position `start` on."""
-        for place, token in enumerate(ids, start):
-            self._deliver(place, token)
+        for place, (token, logprob) in enumerate(zip(piece.ids, piece.logprobs, strict=True), start):
+            self._deliver(place, token, logprob)
 
-    def _deliver(self, place: int, token: int) -> None:
+    def _deliver(self, place: int, token: int, logprob: float) -> None:
         if place == self._num:
             self._num += 1
-            self._heard(place, token)
+            self._heard(place, token, logprob)

@@ -11,19 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from rocstar.engine.gateway.dialects import anthropic_messages, chat, completions, generate, responses
 from rocstar.engine.gateway.dialects.events import encode_json
+from rocstar.engine.gateway.dialects.fields import Fields, num_unknown_bytes
 from rocstar.engine.gateway.messages import Request, SampledTurn
 from rocstar.engine.gateway.session import Sessions
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import parse_bearer_token
 from rocstar.sandbox.http.listening import BACKLOG, Address, bind, listen
-from rocstar.sandbox.http.responses import JSON, client_gone_response, json_response
+from rocstar.sandbox.http.responses import JSON, HttpResponse, client_gone_response, json_response, send, send_continue
+from rocstar.sandbox.http.routes import HttpRequest, HttpRoute, Routes
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -45,7 +48,7 @@ class Dialect(Protocol):
 
     @property
     def PING(self) -> bytes: ...
-    def read(self, body: bytes | Mapping[str, Any], /) -> Request: ...
+    def read(self, given: Fields, /) -> Request: ...
     def write(self, sample: SampledTurn, /) -> dict[str, Any]: ...
     def stream(self, sample: SampledTurn, /) -> Iterator[bytes]: ...
     def error(self, problem: RequestError, /) -> dict[str, Any]: ...
@@ -70,27 +73,41 @@ class Gateway:
     def __init__(self, sessions: Sessions, *, model: str, max_context: int | None) -> None:
         self.sessions, self.model, self.max_context, self.ping_s = sessions, model, max_context, PING_S
         self.url = ""
+        self.routes = Routes(self._routes())
 
-    def make_app(self) -> web.Application:
-        """Return the application."""
-        app = web.Application(
-            middlewares=[answer_errors], client_max_size=MAX_BODY_BYTES, handler_args={"handler_cancellation": True}
-        )
+    def _routes(self) -> Iterator[HttpRoute]:
         for prefix in ("", SESSION):
             for path in DIALECTS:
-                app.router.add_post(prefix + path, self.sample)
-            app.router.add_get(f"{prefix}/v1/models", self.models)
-            app.router.add_get(prefix + "/v1/models/{model:.+}", self.models)
-        app.router.add_get("/", self.alive)
-        return app
+                yield HttpRoute("POST", prefix + path, self.sample)
+            yield HttpRoute("GET", f"{prefix}/v1/models", self.models)
+            yield HttpRoute("GET", prefix + "/v1/models/{model:.+}", self.models)
+        yield HttpRoute("GET", "/", self.alive)
 
-    async def sample(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request, also one that fails or whose client has gone."""
+        assert isinstance(request, HttpRequest)
+        found = await self.routes.find(request)
+        request.place, request.names = found.place, found.names
+        try:
+            if request.headers.get("Expect"):
+                await send_continue(request)
+            return await found.handler(request)
+        except RequestError as problem:
+            return error_response(request, problem)
+        except ConnectionError:
+            return client_gone_response(request)
+
+    async def sample(self, request: HttpRequest) -> web.StreamResponse:
         """Every route of a dialect."""
         session = self.sessions.find(session_key(request))
         route = route_of(request)
         dialect = DIALECTS[route]
         body = await read_body(request, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
-        asked = await asyncio.to_thread(dialect.read, body) if len(body) > SMALL_BYTES else dialect.read(body)
+        known = session.known.setdefault(route, {})
+        if len(body) > SMALL_BYTES and num_unknown_bytes(body, known) > SMALL_BYTES:
+            asked = await asyncio.to_thread(lambda: dialect.read(Fields.of_body(body, known)))
+        else:
+            asked = dialect.read(Fields.of_body(body, known))
         if route == COUNT_TOKENS:
             prompt = await asyncio.to_thread(session.graph.prompt, asked)
             return json_response({"input_tokens": len(prompt.ids)})
@@ -99,14 +116,14 @@ class Gateway:
         session.delivered(digest)
         return response
 
-    async def models(self, request: web.Request) -> web.Response:
+    async def models(self, request: HttpRequest) -> web.Response:
         """/v1/models and /v1/models/NAME: any name is served."""
         self.sessions.find(session_key(request))
-        name = request.match_info.get("model")
+        name = request.names.get("model")
         model = {"id": name or self.model, "object": "model", "owned_by": "rocstar", "max_model_len": self.max_context}
         return json_response(model if name else {"object": "list", "data": [model]})
 
-    async def alive(self, request: web.Request) -> web.Response:
+    async def alive(self, request: HttpRequest) -> web.Response:
         """/, which some clients ask for by HEAD."""
         return json_response({"status": "ok"})
 
@@ -117,9 +134,7 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """Serve the sessions while the block runs. ValueError for an address in use."""
     gateway = Gateway(sessions, model=model, max_context=max_context)
-    runner = web.AppRunner(
-        gateway.make_app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0, auto_decompress=False
-    )
+    runner = web.ServerRunner(make_server(gateway.answer, access_log=None), shutdown_timeout=1.0)
     with contextlib.ExitStack() as stack:
         listening = bind(address)
         for one in listening:
@@ -137,30 +152,28 @@ async def open_gateway(
 # ---- parts that `rocstar serve` uses, too ----
 
 
-def session_key(request: web.Request) -> str:
+def make_server(answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> web.Server:
+    """Return a server of this loop, whose requests are `HttpRequest`s. options: of aiohttp's `RequestHandler`."""
+    return web.Server(
+        answer,
+        request_factory=partial(HttpRequest, loop=asyncio.get_running_loop()),
+        handler_cancellation=True,
+        auto_decompress=False,  # a body is counted while it arrives
+        **options,
+    )
+
+
+def session_key(request: HttpRequest) -> str:
     """The key of the session that a request names: in its path, as a bearer token, or as an API key."""
-    return request.match_info.get("key") or parse_bearer_token(request.headers).decode()
+    return request.names.get("key") or parse_bearer_token(request.headers).decode()
 
 
-def route_of(request: web.Request) -> str:
+def route_of(request: HttpRequest) -> str:
     """The path of a request as in `DIALECTS`, without its session."""
-    resource = request.match_info.route.resource
-    return resource.canonical.removeprefix(SESSION) if resource else ""
+    return request.place.removeprefix(SESSION)
 
 
-@web.middleware
-async def answer_errors(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Answer a RequestError in the dialect of the route, and a client that has gone."""
-    try:
-        response: web.StreamResponse = await handler(request)
-    except RequestError as problem:
-        return error_response(request, problem)
-    except ConnectionError:
-        return client_gone_response(request)
-    return response
-
-
-def error_response(request: web.Request, problem: RequestError) -> web.Response:
+def error_response(request: HttpRequest, problem: RequestError) -> web.Response:
     """Return the response of an error, in the dialect of the route."""
     body = encode_json(DIALECTS.get(route_of(request), chat).error(problem))
     response = web.Response(body=body, status=problem.status, headers=problem.headers(), content_type=JSON)
@@ -173,7 +186,7 @@ def too_large() -> RequestError:
     return RequestError("the body is too large", status=413, kind="body_too_large")
 
 
-def check_body_head(request: web.Request, max_bytes: int) -> None:
+def check_body_head(request: HttpRequest, max_bytes: int) -> None:
     """Raise RequestError for a body that is too large by its head, or is encoded."""
     if (request.content_length or 0) > max_bytes:
         raise too_large()
@@ -187,7 +200,7 @@ def check_body_head(request: web.Request, max_bytes: int) -> None:
         )
 
 
-async def read_body(request: web.Request, *, max_bytes: int, timeout_s: float) -> bytes:
+async def read_body(request: HttpRequest, *, max_bytes: int, timeout_s: float) -> bytes:
     """Return the body. Raises RequestError for one that is too large or does not arrive in time."""
     check_body_head(request, max_bytes)
     if request.content.is_eof() and (request.content_length or 0) <= SMALL_BYTES:
@@ -210,7 +223,7 @@ async def read_body(request: web.Request, *, max_bytes: int, timeout_s: float) -
 
 
 async def write_within(
-    request: web.Request, response: web.StreamResponse, data: bytes, timeout_s: float = WRITE_TIMEOUT_S
+    request: HttpRequest, response: web.StreamResponse, data: bytes, timeout_s: float = WRITE_TIMEOUT_S
 ) -> None:
     """Write a part of a response. ConnectionError if the client takes nothing for too long."""
     transport = request.transport
@@ -225,7 +238,7 @@ async def write_within(
 
 
 async def send_sample(
-    request: web.Request,
+    request: HttpRequest,
     dialect: Dialect,
     asked: Request,
     sampling: Coroutine[Any, Any, SampledTurn],
@@ -236,13 +249,11 @@ async def send_sample(
     """Send an answer, whole or as a stream; return when its last byte is written. A failure behind the first ping
     is an event of the stream. Raises RequestError, and ConnectionError for a client that does not read."""
     if not asked.is_streamed:
-        whole = web.Response(body=encode_json(dialect.write(await sampling)), content_type=JSON)
-        try:
-            async with asyncio.timeout(write_timeout_s):
-                await whole.prepare(request)
-                await whole.write_eof()
-        except TimeoutError:
-            raise ConnectionResetError("the client does not read its answer") from None
+        whole = await send(
+            request, HttpResponse(status=200, body=encode_json(dialect.write(await sampling))), write_timeout_s
+        )
+        await whole.prepare(request)
+        await whole.write_eof()
         return whole
     response = web.StreamResponse(headers=STREAM_HEADERS)
     task = asyncio.create_task(sampling)

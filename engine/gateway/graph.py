@@ -17,12 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from rocstar.engine.chat.boundaries import ChatError
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.engine.gateway.messages import Message, Request
+from rocstar.engine.gateway.messages import Message, Request, num_equal
 from rocstar.engine.gateway.stream_parser import thought_tags
 from rocstar.engine.inference.base import Generation, GenerationBuilder
-from rocstar.engine.types import Origin, Segment
+from rocstar.engine.types import Origin, Segment, ToolCall
 from rocstar.sandbox.http.errors import RequestError
 
 Reason = Literal[
@@ -40,8 +42,7 @@ Reason = Literal[
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TurnNode:
+class TurnNode(Struct, frozen=True, kw_only=True, eq=False):
     """One sampled turn.
 
     Attributes:
@@ -53,6 +54,8 @@ class TurnNode:
         tail: the messages of the context; of a root all messages.
         functions: that the prompt shows.
         message: the assistant's message as the client gets it.
+        text: the sampled text.
+        calls: of the functions in it, malformed ones included.
         generation: the sampled ids, log-probs and versions.
         num_ids, num_messages: of the path from its root through this node.
     """
@@ -65,13 +68,14 @@ class TurnNode:
     tail: tuple[Message, ...]
     functions: tuple[Mapping[str, Any], ...]
     message: Message
+    text: str
+    calls: tuple[ToolCall, ...]
     generation: Generation
     num_ids: int
     num_messages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TurnPrompt:
+class TurnPrompt(Struct, frozen=True, kw_only=True, eq=False):
     """Where a request's sample belongs in the graph. `ids`: all that the engine gets; others as of `TurnNode`."""
 
     request: Request
@@ -134,6 +138,8 @@ class MessageGraph:
         """The most messages of a root's paths."""
         self._latest: tuple[Any, tuple[Message, ...], list[bytes]] = (None, (), [])
         """Functions, messages and prefix digests of the latest request."""
+        self._latest_path: tuple[int, list[int]] = (-1, [])
+        """The latest node, and the ids of its path."""
 
     @property
     def reasons(self) -> Counter[Reason]:
@@ -147,7 +153,9 @@ class MessageGraph:
         if request.prompt_ids is not None:
             return self._prompt_of_ids(request, request.prompt_ids)
         digests = self._prefix_digests(request)
-        last = max((k for k, message in enumerate(request.messages) if message.role == "assistant"), default=-1)
+        last = len(request.messages) - 1
+        while last >= 0 and request.messages[last].role != "assistant":
+            last -= 1
         parent = self._known_node(request.messages, digests[last]) if last >= 0 else None
         reason: Reason | None = None
         if parent is not None:
@@ -217,14 +225,17 @@ class MessageGraph:
         closing = [] if ids and ids[-1] == chat.stop_id else [chat.stop_id]
         return [*closing, *chat.suffix_ids(template_messages(tail), functions)]
 
+    def num_new_chars(self, request: Request) -> int:
+        """Return the length of the texts that the latest request did not have."""
+        return sum([len(message.text) for message in request.messages[num_equal(self._latest[1], request.messages) :]])
+
     def _prefix_digests(self, request: Request) -> list[bytes]:
         """The digest of the functions and the messages through each one. Messages of the latest request are not
         encoded again."""
         functions, before, digests = self._latest
         if functions != request.functions:
             before, digests = (), [_digest(json.dumps(request.functions, sort_keys=True).encode())]
-        pairs = enumerate(zip(before, request.messages, strict=False))
-        same = next((k for k, (old, new) in pairs if old != new), min(len(before), len(request.messages)))
+        same = num_equal(before, request.messages)
         digests = digests[: same + 1]
         for message in request.messages[same:]:
             digests.append(_extend(digests[-1], message))
@@ -250,7 +261,15 @@ class MessageGraph:
 
     # ---- samples ----
 
-    def add(self, prompt: TurnPrompt, generation: Generation, message: Message) -> int:
+    def add(
+        self,
+        prompt: TurnPrompt,
+        generation: Generation,
+        message: Message,
+        *,
+        text: str = "",
+        calls: tuple[ToolCall, ...] = (),
+    ) -> int:
         """Add the sample of a prompt. Return the index of its node."""
         index, request, parent = len(self.nodes), prompt.request, prompt.parent
         before = 0 if parent is None else self.nodes[parent].num_messages
@@ -263,11 +282,14 @@ class MessageGraph:
             tail=prompt.tail,
             functions=request.functions,
             message=message,
+            text=text,
+            calls=calls,
             generation=generation,
             num_ids=len(prompt.ids) + len(generation.ids),
             num_messages=before + len(prompt.tail) + 1,
         )
         self.nodes.append(node)
+        self._latest_path = index, [*prompt.ids, *generation.ids]
         if prompt.reason is not None:
             self._roots[prompt.digest] = prompt.reason
         if request.prompt_ids is None:
@@ -289,6 +311,8 @@ class MessageGraph:
 
     def path_ids(self, index: int) -> list[int]:
         """The ids of the path through this node."""
+        if index == self._latest_path[0]:
+            return [*self._latest_path[1]]
         nodes = [self.nodes[k] for k in self.path(index)]
         return [token for node in nodes for token in (*node.context, *node.generation.ids)]
 
@@ -334,6 +358,8 @@ def _template_message(message: Message, place: int) -> dict[str, Any]:
         shown["reasoning_content"] = message.reasoning
     if message.call_id:
         shown["tool_call_id"] = message.call_id
+    if message.name:
+        shown["name"] = message.name
     calls = []
     for call in message.calls:
         try:

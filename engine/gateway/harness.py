@@ -10,12 +10,10 @@ results the tool messages of later requests.
 from __future__ import annotations
 
 import asyncio
-import json
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.gateway.endpoint import Gateway
 from rocstar.engine.gateway.graph import MessageGraph, SessionColumns, TurnNode
 from rocstar.engine.gateway.messages import Message
@@ -25,7 +23,7 @@ from rocstar.engine.gateway.tool_errors import is_error_text
 from rocstar.engine.inference.base import InferenceError, StopReason
 from rocstar.engine.progress.progress import turn_ended
 from rocstar.engine.rollout.rollout import Agent, AgentFailure, Draft
-from rocstar.engine.types import FinishReason, Given, Task, ToolCall, ToolResult, Turn
+from rocstar.engine.types import FinishReason, Given, Task, ToolResult, Turn, TurnForm
 
 Solve = Callable[[Task, AgentClient], Awaitable[Given]]
 """An agent: works on a task with the model at the client's address. Raises AgentFailure."""
@@ -67,7 +65,7 @@ class GatewayHarness:
             start.cancel()
             failure = session.failure or failure
             await gateway.sessions.close(secret)
-            write_draft(draft, session.graph, agent.chat)
+            write_draft(draft, session.graph, agent.chat.form)
         turn_ended(draft.name, sum(turn.end - turn.start for turn in draft.turns))
         if failure is not None and (session.finish is None or isinstance(failure, InferenceError)):
             raise failure
@@ -90,35 +88,31 @@ def function_agent(function: Callable[..., Awaitable[Any]], sandbox: object, arg
     return solve
 
 
-def write_draft(draft: Draft, graph: MessageGraph, chat: ChatFormat) -> None:
+def write_draft(draft: Draft, graph: MessageGraph, form: TurnForm) -> None:
     """Write the samples of a session as the columns and turns of a trajectory."""
     columns = graph.columns()
     draft.ids, draft.logprobs, draft.spans = columns.ids, columns.logprobs, columns.spans
     draft.segments, draft.starts = columns.segments, columns.starts or (0,)
-    draft.turns = turns_of(columns, graph, chat)
+    draft.turns = turns_of(columns, graph, form)
 
 
-def turns_of(columns: SessionColumns, graph: MessageGraph, chat: ChatFormat) -> list[Turn]:
+def turns_of(columns: SessionColumns, graph: MessageGraph, form: TurnForm) -> list[Turn]:
     """Return the turns that train, with the results that the agent reported."""
     tails = (message for node in graph.nodes for message in node.tail)
     reported = {message.call_id: message for message in tails if message.role == "tool" and message.call_id}
-    return [_turn(graph.nodes[k], start, reported, chat) for k, start in columns.turns]
+    return [_turn(graph.nodes[k], start, reported, form) for k, start in columns.turns]
 
 
-def _turn(node: TurnNode, start: int, reported: dict[str, Message], chat: ChatFormat) -> Turn:
+def _turn(node: TurnNode, start: int, reported: dict[str, Message], form: TurnForm) -> Turn:
     """The turn of a node. An undecodable call, which its agent gets as text, has an error for a result."""
-    ids, stopped = node.generation.ids, node.generation.finish is StopReason.stop
-    text = chat.turn_text(ids) if ids else node.message.text
-    calls = chat.calls(text, node.functions) if stopped and node.functions else ()
-    if not ids:  # of a teacher, whose tokens are unknown
-        calls = tuple(ToolCall(name=c.name, arguments=json.loads(c.arguments or "{}")) for c in node.message.calls)
+    calls, stopped = node.calls, node.generation.finish is StopReason.stop
     results: tuple[ToolResult, ...] = ()
     if any(call.malformed is not None for call in calls):
         results = (ToolResult(status="malformed_call", is_error=True, text=""),) * len(calls)
     elif any(call.id in reported for call in node.message.calls):
         results = tuple(_result(reported.get(call.id)) for call in node.message.calls)
-    end = start + len(ids)
-    return Turn(start=start, end=end, text=text, stopped=stopped, calls=calls, results=results, form=chat.form)
+    end = start + len(node.generation.ids)
+    return Turn(start=start, end=end, text=node.text, stopped=stopped, calls=calls, results=results, form=form)
 
 
 def _result(message: Message | None) -> ToolResult:

@@ -10,9 +10,10 @@ the ids of calls, drop reasoning and change whitespace at the ends of texts when
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from rocstar.engine.inference.base import Generation
 
@@ -26,8 +27,23 @@ def _number(digits: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionCall:
+def _sorted(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return an object as a list of tuples, which no JSON array is."""
+    return sorted(dict(pairs).items())
+
+
+_ARGUMENTS = json.JSONDecoder(parse_float=_number, object_pairs_hook=_sorted)
+
+
+def num_equal(before: Sequence[Any], items: Sequence[Any]) -> int:
+    """Return how many items at the beginning of two sequences are equal."""
+    most = min(len(before), len(items))
+    if before[:most] == items[:most]:
+        return most
+    return next(k for k in range(most) if before[k] != items[k])
+
+
+class FunctionCall(Struct, frozen=True, kw_only=True):
     """A call of a function by the policy.
 
     Attributes:
@@ -44,14 +60,13 @@ class FunctionCall:
     def key(self) -> str:
         """The name and the arguments with sorted keys and 1.0 as 1; unparsable arguments byte by byte."""
         try:
-            arguments = json.dumps(json.loads(self.arguments, parse_float=_number), sort_keys=True)
+            arguments = repr(_ARGUMENTS.decode(self.arguments))
         except (ValueError, RecursionError):
             arguments = self.arguments
         return f"{self.name}({arguments})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A message of a conversation. Content of a list of text parts is their concatenation.
 
     Attributes:
@@ -59,6 +74,7 @@ class Message:
         calls: of an assistant.
         call_id: of a tool result, the id of the call it answers; "" if the dialect has none.
         is_error: of a tool result, whether the harness marked it as an error.
+        name: of the author, for templates that show it.
     """
 
     role: Role
@@ -67,15 +83,15 @@ class Message:
     calls: tuple[FunctionCall, ...] = ()
     call_id: str = ""
     is_error: bool = False
+    name: str = ""
 
     @property
     def key(self) -> str:
-        """The canonical form as JSON, without reasoning, ids of calls, and whitespace at the ends."""
-        return json.dumps([self.role, self.text.strip(), [call.key for call in self.calls]])
+        """The canonical form, without reasoning, ids of calls, and whitespace at the ends."""
+        return repr((self.role, self.text.strip(), [call.key for call in self.calls]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One request for one sample, in the canonical form.
 
     Attributes:
@@ -111,8 +127,7 @@ class Request:
     ignored: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTurn:
+class SampledTurn(Struct, frozen=True, kw_only=True):
     """One sample, in the canonical form.
 
     Attributes:
@@ -133,4 +148,4 @@ class SampledTurn:
     stopped_by: str = ""
     prompt_ids: tuple[int, ...]
     generation: Generation
-    created: int = field(default=0)
+    created: int = 0

@@ -75,10 +75,16 @@ class RecordingEngine:
         self.scores: PromptScores | None = None
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
+        self._num_prompt = 0
+        self.written: list[tuple[int, float | None]] = []
+        """The ids after the first prompt so far, as the record has them, with log-probs: None for a token of a tool
+        result, NaN for one that the engine reports at the end of the turn."""
         self._scores_prompt, self._parser, self._stops = scores_prompt, parser, tuple(stops)
         self._functions = functions
-        self.calls: tuple[ToolCall, ...] = ()
-        """The calls of the latest turn for the client; none if one of them is malformed: then all stay text."""
+        self.text = ""
+        """The text of the latest turn."""
+        self.made: tuple[ToolCall, ...] = ()
+        """The calls in it of functions of the client."""
         self._records_tokens = bool(stops) or is_streamed
         """Tokens are parsed as they are generated."""
         self._truncate_at: int | None = None
@@ -93,6 +99,10 @@ class RecordingEngine:
     async def generate(self, ids: list[int], *, request_id: str, **options: Any) -> Generation:
         self.check()
         self.turns += 1
+        if self.turns == 1:
+            self._num_prompt = len(ids)
+        self.written += [(token, None) for token in ids[self._num_prompt + len(self.written) :]]
+        begin = len(self.written)
         self._clear_turn()
         if self._parser is not None:
             self._parser.begin_turn(self.chat.boundaries.opening)
@@ -101,6 +111,7 @@ class RecordingEngine:
                 ids, sampling=options["sampling"], request_id=self.name, deadline=options["deadline"]
             )
         generation = self._end_turn(await self._engine.generate(ids, request_id=self.name, **options))
+        self.written[begin:] = zip(generation.ids, generation.logprobs, strict=True)
         self._truncate_at = len(self._received)  # later tokens of this name belong to another recorder
         return generation
 
@@ -131,9 +142,11 @@ class RecordingEngine:
     def _clear_turn(self) -> None:
         self._received: list[int] = []
         """Tokens of the present turn so far."""
+        self._logprobs: list[float] = []
+        """Their log-probs."""
         self._read = 0
         """The number of parsed tokens."""
-        self._truncate_at, self.calls = None, ()
+        self._truncate_at, self.text, self.made = None, "", ()
         self._text = TurnText(self.chat.decode, self.chat.text.of_token)
         self._stop_filter = StopSequences(self._stops)
 
@@ -142,11 +155,12 @@ class RecordingEngine:
         if self.is_stopped:
             raise InferenceError(STOPPED, "its client ended it", retryable=True)
 
-    def _receive(self, place: int, token: int) -> None:
+    def _receive(self, place: int, token: int, logprob: float) -> None:
         """Receive a token of the current turn; a token received before is ignored."""
         if place != len(self._received) or self._truncate_at is not None:
             return
         self._received.append(token)
+        self._logprobs.append(logprob)
         if place == self._read:  # tokens of one loop iteration are parsed together
             asyncio.get_running_loop().call_soon(self._read_new)
 
@@ -157,18 +171,20 @@ class RecordingEngine:
         ends = self.chat.stop_ids
         if not self._stops:
             self._emit_text("".join([self._text.add(token) for token in new if token not in ends]))
-            return
-        for place, token in enumerate(new, begin):
+        for place, token in enumerate(new if self._stops else (), begin):
             self._emit_text(self._stop_filter.add("" if token in ends else self._text.add(token)))
             if self._stop_filter.found:
                 self._truncate_at = place + 1
                 self._abort()
-                return
+                break
+        end = self._truncate_at or self._read
+        self.written += zip(self._received[begin:end], self._logprobs[begin:end], strict=True)
 
     def _end_turn(self, generation: Generation) -> Generation:
         """Emit the rest of the turn. Return the turn for the record."""
+        self.text = self.chat.turn_text(generation.ids)
         if not self._records_tokens and self.chat.text.is_joined:  # the text does not depend on the chunks
-            self._emit_text(self.chat.turn_text(generation.ids))
+            self._emit_text(self.text)
         else:
             streamed = self._received[: self._truncate_at]
             if not self.is_stopped and list(generation.ids[: len(streamed)]) != streamed:
@@ -178,7 +194,7 @@ class RecordingEngine:
                     retryable=True,
                 )
             for place in range(len(self._received), len(generation.ids)):
-                self._receive(place, generation.ids[place])
+                self._receive(place, generation.ids[place], generation.logprobs[place])
             self._read_new()
         if self._truncate_at is None:
             self._emit_text(self._stop_filter.add(self._text.rest()))
@@ -186,11 +202,9 @@ class RecordingEngine:
             self._truncate_at = len(self._received)
         self._emit_text(self._stop_filter.rest())
         if self._functions and generation.finish is StopReason.stop and self._truncate_at is None:
-            self.calls = self.chat.calls(self.chat.turn_text(generation.ids), self._functions)
-        are_text = any(call.malformed is not None for call in self.calls)
-        self.calls = () if are_text else self.calls
+            self.made = self.chat.calls(self.text, self._functions)
         if self._parser is not None:
-            for kind, text in self._parser.end_turn(with_calls=are_text):
+            for kind, text in self._parser.end_turn(with_calls=bool(self.made) and not self.calls):
                 self.emit(TextPart(self.choice, kind, text))
         if self.cached_tokens is None:
             self.cached_tokens = generation.cached_tokens
@@ -198,6 +212,7 @@ class RecordingEngine:
             return generation
         self.stopped_by = self._stop_filter.found
         end = self._truncate_at
+        self.text = self.chat.turn_text(generation.ids[:end])
         return replace(
             generation,
             ids=generation.ids[:end],
@@ -214,6 +229,11 @@ class RecordingEngine:
             self.emit(TextPart(self.choice, "content", text))
 
     # ---- its tools ----
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the latest turn for the client; none if one of them is malformed: then all stay text."""
+        return () if any([call.malformed is not None for call in self.made]) else self.made
 
     def call_id(self, index: int) -> str:
         """Return the id of a call of the current turn, unique over all responses."""

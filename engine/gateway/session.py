@@ -18,8 +18,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
+
+from rocstar.engine.gateway.dialects.fields import Known
 from rocstar.engine.gateway.graph import MessageGraph, TurnPrompt
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request, SampledTurn
 from rocstar.engine.gateway.recording_engine import RecordingEngine
@@ -55,6 +57,7 @@ class AgentSession:
         finish: the limit that ended the latest request; None if none did.
         ignored: how often each field of a request was read and had no effect.
         num_retries: requests that joined another or got its answer again.
+        known: by route, what was read of the latest body.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class AgentSession:
         self.finish: FinishReason | None = None
         self.ignored: Counter[str] = Counter()
         self.num_retries = 0
+        self.known: dict[str, Known] = {}
         self._answers: dict[bytes, asyncio.Task[SampledTurn]] = {}
         """By the digest of their request: those that are being sampled or were not delivered."""
         self._running: set[asyncio.Task[SampledTurn]] = set()
@@ -115,9 +119,10 @@ class AgentSession:
             answer = self._answers[digest] = asyncio.create_task(self._sample(request), context=self._context)
             self._running.add(answer)
             answer.add_done_callback(lambda task: self._settle(digest, task))
-            idle = [key for key, task in self._answers.items() if task.done()]
-            for key in idle[: max(0, len(idle) - MAX_UNDELIVERED)]:
-                del self._answers[key]
+            if len(self._answers) > MAX_UNDELIVERED:
+                idle = [key for key, task in self._answers.items() if task.done()]
+                for key in idle[: max(0, len(idle) - MAX_UNDELIVERED)]:
+                    del self._answers[key]
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -199,13 +204,13 @@ class AgentSession:
         is_limit = is_cut and len(generation.ids) >= max_new_tokens
         self.finish = FinishReason.max_tokens if is_limit else None
         message = self._message(parts, recorder.calls)
-        self._rows[number] = self.graph.add(prompt, generation, message)
+        self._rows[number] = self.graph.add(prompt, generation, message, text=recorder.text, calls=recorder.made)
         self._streams.append(stream)
         finish = "length" if is_cut else "tool_calls" if message.calls else "stop"
         return self._turn(request, message, finish, prompt, generation, recorder.stopped_by)
 
     async def _prompt(self, request: Request) -> TurnPrompt:
-        chars = sum(len(message.text) for message in request.messages)
+        chars = self.graph.num_new_chars(request)
         if chars + (0 if self.graph.nodes else 1000 * len(request.functions)) < THREAD_CHARS:
             return self.graph.prompt(request)
         return await asyncio.to_thread(self.graph.prompt, request)

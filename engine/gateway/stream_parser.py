@@ -216,7 +216,12 @@ class StreamParser:
 
 def _find_first(text: str, tags: Sequence[str]) -> tuple[int, str]:
     """The first of the tags in the text, and its place; -1 and nothing if there is none."""
-    return min(((at, tag) for tag in tags if (at := text.find(tag)) >= 0), default=(-1, ""))
+    first, found = -1, ""
+    for tag in tags:
+        at = text.find(tag)
+        if at >= 0 and (first < 0 or (at, tag) < (first, found)):
+            first, found = at, tag
+    return first, found
 
 
 def _partial_tag_length(text: str, tags: Sequence[str]) -> int:

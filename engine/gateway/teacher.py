@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from rocstar.engine.gateway.dialects import chat
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.graph import template_messages
 from rocstar.engine.gateway.harness import write_draft
 from rocstar.engine.gateway.messages import Finish, Message, Request, SampledTurn
@@ -23,7 +24,7 @@ from rocstar.engine.inference.base import Generation, Inference, InferenceError,
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.rollout.rollout import Agent, Draft
 from rocstar.engine.tools.results import cut_middle
-from rocstar.engine.types import FinishReason, Task, TrajectoryKey
+from rocstar.engine.types import FinishReason, Task, ToolCall, TrajectoryKey
 from rocstar.sandbox.http.errors import RequestError
 
 NO_TOKENS = Generation(ids=(), logprobs=(), version_spans=(), finish=StopReason.stop, cached_tokens=0)
@@ -60,7 +61,7 @@ class Teacher:
             raise InferenceError("teacher_refused", detail, retryable=status in (408, 429) or status >= 500)
         try:
             choice = json.loads(content)["choices"][0]
-            (message,) = chat.read({"model": self.model, "messages": [choice["message"]]}).messages
+            (message,) = chat.read(Fields({"model": self.model, "messages": [choice["message"]]})).messages
             template_messages([message])  # refuses arguments that are no object
         except (KeyError, IndexError, TypeError, ValueError, RequestError) as error:
             detail = f"{where}: {content[:MAX_SHOWN]!r} is no chat completion: {error}"
@@ -126,7 +127,8 @@ class TeacherSession(AgentSession):
             raise conversation_error(kind, detail, retryable=self.failure.retryable) from None
         self.finish = FinishReason.max_tokens if finish == "length" else None
         generation = replace(NO_TOKENS, finish=StopReason.length if self.finish else StopReason.stop)
-        self.graph.add(prompt, generation, message)
+        calls = tuple(ToolCall(name=c.name, arguments=json.loads(c.arguments or "{}")) for c in message.calls)
+        self.graph.add(prompt, generation, message, text=message.text, calls=calls)
         return self._turn(request, message, finish, prompt, generation)
 
 
@@ -141,7 +143,7 @@ class TeacherLoop:
 
     async def converse(self, agent: Agent, draft: Draft) -> None:
         """As of `Harness`. Raises InferenceError if the teacher failed."""
-        said = chat.read({"model": "teacher", "messages": chat_messages(self._messages(draft.task))}).messages
+        said = chat.read(Fields({"model": "teacher", "messages": chat_messages(self._messages(draft.task))})).messages
         session = TeacherSession(self._teacher, agent, draft.key, deadline=lambda: draft.clock.latest)
         functions, limit = tuple(agent.chat.tools), agent.limits.max_tool_tokens
         draft.clock.start()
@@ -153,7 +155,7 @@ class TeacherLoop:
                         message = (await session.sample(request, len(said).to_bytes(4, "big"))).message
                     except RequestError as error:
                         raise session.failure or InferenceError("bad_reply", str(error), retryable=False) from None
-                write_draft(draft, session.graph, agent.chat)
+                write_draft(draft, session.graph, agent.chat.form)
                 if not message.calls or session.finish is not None:
                     break
                 results = await agent.reply(draft, tools)

@@ -161,8 +161,9 @@ class Inference(Protocol):
         return
 
 
-Heard = Callable[[int, int], None]
-"""Told of one token: its place in the present completion, from 0, and its id."""
+Heard = Callable[[int, int, float], None]
+"""Called with one token: its position in the present completion, from 0, its id, and its log-prob; NaN for one that
+the engine reports at the end."""
 
 
 @runtime_checkable

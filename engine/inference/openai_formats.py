@@ -168,7 +168,7 @@ class StreamedChoice:
                 new = self._ids.take(piece)
                 if self._heard is not None:
                     for token in new[: max(0, self._most - self._next)]:
-                        self._heard(self._next, token)
+                        self._heard(self._next, token, math.nan)
                         self._next += 1
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             detail = f"{type(error).__name__}: {error}; {str(event)[:300]}"

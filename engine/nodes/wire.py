@@ -10,7 +10,6 @@ may contain half of a surrogate pair, which UTF-8 cannot encode.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +41,10 @@ class _OrderBody(msgspec.Struct):
     limits: RolloutLimits
     temperature: float
     timeout_s: float
+
+
+_SAME = ("step", "seed", "first", "size", "limits", "temperature")
+"""Fields of the body that are the order's."""
 
 
 class NodeWireError(ValueError):
@@ -76,18 +79,8 @@ def encode_order(order: GroupOrder, *, timeout_s: float) -> bytes:
         task = _plain_task(order.task)
     except TypeError as error:
         raise NodeWireError(f"task {order.task.id!r} cannot travel: {error}") from None
-    order_fields = {
-        "v": VERSION,
-        "task": task,
-        "step": order.step,
-        "seed": order.seed,
-        "first": order.first,
-        "size": order.size,
-        "limits": dataclasses.asdict(order.limits),
-        "temperature": order.temperature,
-        "timeout_s": timeout_s,
-    }
-    return json.dumps(order_fields, separators=(",", ":")).encode("ascii")
+    body = {"v": VERSION, "task": task, **{name: getattr(order, name) for name in _SAME}, "timeout_s": timeout_s}
+    return json.dumps(msgspec.to_builtins(body), separators=(",", ":")).encode("ascii")
 
 
 def decode_order(body: bytes) -> tuple[GroupOrder, float]:
@@ -107,7 +100,7 @@ def decode_order(body: bytes) -> tuple[GroupOrder, float]:
             task=Task(
                 id=task_id, source=source, question=question, answer=answer, meta=_object(meta), context=messages
             ),
-            **{name: getattr(given, name) for name in ("step", "seed", "first", "size", "limits", "temperature")},
+            **{name: getattr(given, name) for name in _SAME},
         )
     except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
         raise NodeWireError(f"no order: {type(error).__name__}: {error}") from None

@@ -79,9 +79,8 @@ class StatusLine:
                     refresh_per_second=REFRESHES_PER_S,
                     transient=not self.keeps_display,
                 )
-                stack.callback(self._stop, live)
-                live.start()
-                self._live = live
+                stack.callback(setattr, self, "_live", None)
+                self._live = stack.enter_context(live)
             reporter = threading.Thread(target=self._look, name="progress", daemon=True)
             reporter.start()
             stack.callback(reporter.join)
@@ -93,10 +92,6 @@ class StatusLine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-
-    def _stop(self, live: Live) -> None:
-        live.stop()
-        self._live = None
 
     def note(self, text: str) -> None:
         """Say one line that stays."""

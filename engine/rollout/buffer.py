@@ -126,11 +126,6 @@ class SlotBuffer(Generic[Group]):
         slot.group, slot.order = group, self._next()
         self._finished[key] = slot
 
-    def cancel(self, key: str) -> None:
-        """The group will never be whole (its tasks are given up): its slot is free."""
-        if self._running.pop(key, None) is None:
-            raise SlotBufferError(f"group {key!r} is not in flight")
-
     def can_take(self, count: int | None = None) -> bool:
         """Whether a batch is there: `count` groups (default: `room`), and all that must go now."""
         return self._choose(count) is not None

@@ -203,7 +203,7 @@ class Agent(Policy):
             draft = Draft(policy=self, task=task, key=key, clock=clock, is_dialogue=self.counterpart is not None)
             self.inference.on_grant(request_id, clock.start)
             if self.listens and isinstance(self.inference, TellsTokens):
-                self.inference.on_tokens(request_id, lambda place, token: clock.sign())
+                self.inference.on_tokens(request_id, lambda *token: clock.sign())
             try:
                 yield draft
             except (InferenceError, SandboxError, ToolFailure, AgentFailure) as error:

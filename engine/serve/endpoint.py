@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel
 
 from rocstar.engine.gateway.dialects.events import PING, encode_json, failed
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.endpoint import (
     COUNT_TOKENS,
     DIALECTS,
@@ -40,17 +40,17 @@ from rocstar.engine.serve.conversation import ConversationOrder, ServedConversat
 from rocstar.engine.serve.conversation_manager import ConversationManager, ServeMetrics, ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
-from rocstar.engine.serve.request_builder import RequestBuilder, check_model, split_prompts
-from rocstar.engine.serve.request_reader import RequestReader, limits_for_tokenizer
+from rocstar.engine.serve.request_builder import RequestBuilder, check_model
+from rocstar.engine.serve.request_reader import R, RequestReader, limits_for_tokenizer
 from rocstar.engine.serve.requests import (
     KNOWN,
     MODELS,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    FeedbackRequest,
     GenerationRequest,
-    TokenizeRequest,
+    read_chat,
+    read_completion,
+    read_detokenize,
+    read_feedback,
+    read_tokenize,
 )
 from rocstar.engine.serve.response_stream import ChatResponse, CompletionResponse
 from rocstar.engine.serve.served_sessions import ServedSessions, training_trace
@@ -60,14 +60,13 @@ from rocstar.sandbox.http.guard import authenticate
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
 from rocstar.sandbox.http.printable import printable_line
 from rocstar.sandbox.http.responses import JSON, client_gone_response, json_response, send_continue
+from rocstar.sandbox.http.routes import UNKNOWN_ROUTE, HttpRequest, HttpRoute, Routes
 
 REMEMBERED = 1024
 """Requests whose repetition with one seed is noticed."""
 
 OWNER = ""
 """The owner of all authenticated connections."""
-LOGGED_OWNER = web.RequestKey("owner", str)
-"""The owner of a request, for the access log."""
 MAX_NOTE_CHARS = 1000
 MAX_NOTED_FIELDS, MAX_FIELD_CHARS = 8, 40
 MAX_HELD_BODIES = 16
@@ -78,12 +77,9 @@ OWN_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 OPEN_PATHS = frozenset(("/health", "/healthz", "/readyz", "/", "/docs", "/openapi.json"))
 """Paths without authentication: they return nothing about conversations."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-M = TypeVar("M", bound=BaseModel)
-
 
 class Endpoint:
-    """The HTTP API of one agent. `app` is the application of the server."""
+    """The HTTP API of one agent. `answer` is the handler of its server."""
 
     def __init__(
         self,
@@ -121,7 +117,7 @@ class Endpoint:
         self._seeds: dict[tuple[str, str, int], None] = {}
         self._noted_clients: set[str] = set()
         self._started = int(time.time())
-        self.app = self._build()
+        self.routes = Routes(self._routes())
         self.url = ""
         """The first address, without /v1, once the server listens; unix:PATH if it has no TCP address."""
 
@@ -133,69 +129,56 @@ class Endpoint:
         """End the processes that read bodies. No request is answered any more."""
         self._reader.close()
 
-    def _build(self) -> web.Application:
-        app = web.Application(
-            middlewares=[self._handle],
-            client_max_size=self.options.max_body_bytes,
-            handler_args={"handler_cancellation": True},
-        )
-        app.router.add_post("/v1/chat/completions", self.chat, expect_handler=self._check_expectation)
-        app.router.add_post("/v1/completions", self.complete, expect_handler=self._check_expectation)
+    def _routes(self) -> Iterator[HttpRoute]:
+        yield HttpRoute("POST", "/v1/chat/completions", self.chat)
+        yield HttpRoute("POST", "/v1/completions", self.complete)
         for path in (*DIALECTS, *(SESSION + path for path in DIALECTS)):
             if path not in OWN_PATHS:
-                app.router.add_post(path, self.foreign, expect_handler=self._check_expectation)
-        app.router.add_get(f"{SESSION}/v1/models", self.models)
-        app.router.add_get(f"{SESSION}/trace", self.trace)
-        app.router.add_delete(SESSION, self.close_session)
-        app.router.add_post("/v1/feedback", self.feedback, expect_handler=self._check_expectation)
-        app.router.add_get("/v1/models", self.models)
-        app.router.add_get("/v1/models/{model}", self.model)
+                yield HttpRoute("POST", path, self.foreign)
+        yield HttpRoute("GET", f"{SESSION}/v1/models", self.models)
+        yield HttpRoute("GET", f"{SESSION}/trace", self.trace)
+        yield HttpRoute("DELETE", SESSION, self.close_session)
+        yield HttpRoute("POST", "/v1/feedback", self.feedback)
+        yield HttpRoute("GET", "/v1/models", self.models)
+        yield HttpRoute("GET", "/v1/models/{model}", self.model)
         for prefix in ("", "/v1"):
-            app.router.add_post(f"{prefix}/tokenize", self.tokenize, expect_handler=self._check_expectation)
-            app.router.add_post(f"{prefix}/detokenize", self.detokenize, expect_handler=self._check_expectation)
-            app.router.add_get(f"{prefix}/tokenizer_info", self.tokenizer_info)
+            yield HttpRoute("POST", f"{prefix}/tokenize", self.tokenize)
+            yield HttpRoute("POST", f"{prefix}/detokenize", self.detokenize)
+            yield HttpRoute("GET", f"{prefix}/tokenizer_info", self.tokenizer_info)
         for path in ("/health", "/readyz"):
-            app.router.add_get(path, self.health)
-        app.router.add_get("/healthz", self.alive)
-        app.router.add_get("/metrics", self.show_metrics)
-        app.router.add_get("/openapi.json", self.description)
-        app.router.add_get("/", self.front_page)
-        app.router.add_get("/docs", self.docs)
-        return app
+            yield HttpRoute("GET", path, self.health)
+        yield HttpRoute("GET", "/healthz", self.alive)
+        yield HttpRoute("GET", "/metrics", self.show_metrics)
+        yield HttpRoute("GET", "/openapi.json", self.description)
+        yield HttpRoute("GET", "/", self.front_page)
+        yield HttpRoute("GET", "/docs", self.docs)
 
-    def _authenticate(self, request: web.Request) -> str | None:
+    def _authenticate(self, request: HttpRequest) -> str | None:
         """Return the owner of a request, or None for an open path. Raises RequestError."""
         if request.path in OPEN_PATHS:
             return None
         return authenticate(self.options.owners, request.headers, request.host)
 
-    async def _check_expectation(self, request: web.Request) -> web.StreamResponse | None:
-        """Answer an `Expect` header: an error before the body is sent, or `100 Continue`."""
-        try:
-            self._authenticate(request)
-            check_body_head(request, self.options.max_body_bytes)
-            await send_continue(request)
-        except RequestError as refusal:
-            return error_response(request, refusal)
-        except web.HTTPException as error:
-            return error_response(request, _router_error(error))
-        return None
-
-    @web.middleware
-    async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        connection = request.protocol
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request, also one that fails or whose client has gone."""
+        assert isinstance(request, HttpRequest)
+        connection, found = request.protocol, await self.routes.find(request)
+        request.place, request.names = found.place, found.names
         try:
             owner = self._authenticate(request)
-            request[LOGGED_OWNER] = owner or ""
+            request.owner = owner or ""
             self.connections.begin_request(connection, None if owner is None else OWNER)
-            response = await handler(request)
+            if request.headers.get("Expect") and found.place != UNKNOWN_ROUTE:
+                check_body_head(request, self.options.max_body_bytes)
+                await send_continue(request)
+            response = await found.handler(request)
         except RequestError as refusal:
             response = error_response(request, refusal)
         except ConnectionsExhausted as exhausted:
             full = RequestError(str(exhausted), status=429, kind="too_many_connections")
             response = error_response(request, full)
         except web.HTTPException as error:
-            response = await self._without_slash(request, error) or error_response(request, _router_error(error))
+            response = error_response(request, _router_error(error))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:
@@ -206,63 +189,53 @@ class Endpoint:
             return client_gone_response(request)
         finally:
             self.connections.end_request(connection)
-        resource = request.match_info.route.resource
-        self.metrics.answers[resource.canonical if resource else "unknown", str(response.status)] += 1
-        return response
-
-    async def _without_slash(self, request: web.Request, error: web.HTTPException) -> web.StreamResponse | None:
-        """A redirection, where a path is known without the slash at its end; None where it is not."""
-        path = request.rel_url.raw_path
-        if error.status != 404 or len(path) < 2 or not path.endswith("/"):
-            return None
-        plain = request.rel_url.with_path(path.rstrip("/"), encoded=True)
-        if (await self.app.router.resolve(request.clone(rel_url=plain))).http_exception is not None:
-            return None
-        response = error_response(
-            request, RequestError(f"ask for {plain.raw_path}, without a slash at its end", status=308, kind="moved")
-        )
-        response.headers["Location"] = f"../{plain.raw_name}"  # below whatever path a proxy puts in front
+        self.metrics.answers[found.place, str(response.status)] += 1
         return response
 
     # ---- conversations ----
 
-    async def chat(self, request: web.Request) -> web.StreamResponse:
+    async def chat(self, request: HttpRequest) -> web.StreamResponse:
         """/v1/chat/completions: the agent, or the model with the client's tools."""
-        body = await self._read(request, ChatRequest)
+        body = await self._read(request, read_chat)
         (conversation,) = await self._begin(request, body, lambda: [self._builder.chat(body)], body.num_choices)
         self._note_repeated_seed(request, body, conversation.order)
         response = ChatResponse(
             conversation,
             body.model,
             self.options.isolation,
-            with_token_ids=body.return_token_ids,
-            with_logprobs=bool(body.logprobs),
+            with_token_ids=body.with_token_ids,
+            with_logprobs=body.with_logprobs,
         )
         return await self._respond(request, body, [conversation], response)
 
-    async def complete(self, request: web.Request) -> web.StreamResponse:
+    async def complete(self, request: HttpRequest) -> web.StreamResponse:
         """/v1/completions: the model alone."""
-        body = await self._read(request, CompletionRequest)
-        num_choices = body.num_choices * len(split_prompts(body))
+        body = await self._read(request, read_completion)
+        num_choices = body.num_choices * len(body.prompts)
         conversations = await self._begin(request, body, lambda: self._builder.completions(body), num_choices)
         response = CompletionResponse(
-            conversations, body.model, echo=bool(body.echo), with_logprobs=body.logprobs is not None
+            conversations,
+            body.model,
+            echo=body.echo,
+            with_logprobs=body.with_logprobs,
+            with_token_ids=body.with_token_ids,
         )
         return await self._respond(request, body, conversations, response)
 
-    async def foreign(self, request: web.Request) -> web.StreamResponse:
+    async def foreign(self, request: HttpRequest) -> web.StreamResponse:
         """Requests of a session, and of other dialects: the model alone, with the client's tools."""
         route, sessions = route_of(request), self.sessions
-        dialect, key = DIALECTS[route], request.match_info.get("key")
-        async with self._body(request) as body:
-            asked = await self._reader.read_dialect(dialect.read, body)
+        dialect, key = DIALECTS[route], request.names.get("key")
+        with self._holding(request):
+            body = await self._read_body(request)
+            asked = await self._reader.read(dialect.read, body, sessions.known(request.owner, key, route))
             digest = hashlib.blake2b(route.encode() + b"\0" + body, digest_size=16).digest()
         if route == COUNT_TOKENS:
             prompt = await self._reader.run(MessageGraph(self.agent.chat).prompt, asked)
             return json_response({"input_tokens": len(prompt.ids)})
         self._note_unknown_fields(request, asked.ignored)
         await self.conversations.wait_for_disk()
-        owner = request[LOGGED_OWNER]
+        owner = request.owner
         served = sessions.open_single(asked) if key is None else sessions.find(owner, key, opens=True)
         options = self.options
         try:
@@ -280,14 +253,14 @@ class Endpoint:
                 self._tasks.create_task(sessions.close(served))
         return response
 
-    async def trace(self, request: web.Request) -> web.Response:
+    async def trace(self, request: HttpRequest) -> web.Response:
         """/sessions/KEY/trace: the samples of the session, for a trainer."""
-        served = self.sessions.find(request[LOGGED_OWNER], request.match_info["key"])
+        served = self.sessions.find(request.owner, request.names["key"])
         return json_response(training_trace(served.session))
 
-    async def close_session(self, request: web.Request) -> web.Response:
+    async def close_session(self, request: HttpRequest) -> web.Response:
         """DELETE /sessions/KEY: keep the trajectory, and return its id."""
-        served = self.sessions.find(request[LOGGED_OWNER], request.match_info["key"])
+        served = self.sessions.find(request.owner, request.names["key"])
         await self.sessions.close(served)
         return json_response({"object": "session", "id": served.name, "closed": True})
 
@@ -302,13 +275,13 @@ class Endpoint:
 
     async def _begin(
         self,
-        request: web.Request,
+        request: HttpRequest,
         body: GenerationRequest,
         build: Callable[[], Sequence[ConversationOrder]],
         num_choices: int,
     ) -> list[ServedConversation]:
         """Build the orders in a thread and start them. Raises RequestError."""
-        self._note_unknown_fields(request, body.model_extra or {})
+        self._note_unknown_fields(request, body.ignored)
         await self.conversations.wait_for_disk()
         self.conversations.check_room(num_choices)
         orders = await self._reader.run(build)
@@ -317,17 +290,15 @@ class Endpoint:
 
     async def _respond(
         self,
-        request: web.Request,
+        request: HttpRequest,
         body: GenerationRequest,
         conversations: Sequence[ServedConversation],
         response: ChatResponse | CompletionResponse,
     ) -> web.StreamResponse:
         """Send the response, whole or as a stream, and end the conversations with it."""
         try:
-            if body.stream:
-                options = body.stream_options
-                with_usage = options is not None and options.include_usage
-                return await self._stream(request, conversations[0], response, with_usage=with_usage)
+            if body.is_streamed:
+                return await self._stream(request, conversations[0], response, with_usage=body.with_usage)
             parts = [await conversation.all_parts() for conversation in conversations]
         finally:
             for conversation in conversations:
@@ -339,7 +310,7 @@ class Endpoint:
 
     async def _stream(
         self,
-        request: web.Request,
+        request: HttpRequest,
         conversation: ServedConversation,
         chunks: ChatResponse | CompletionResponse,
         *,
@@ -367,9 +338,9 @@ class Endpoint:
 
     # ---- what else is asked ----
 
-    async def feedback(self, request: web.Request) -> web.Response:
+    async def feedback(self, request: HttpRequest) -> web.Response:
         """/v1/feedback: a person's verdict on one choice."""
-        body = await self._read(request, FeedbackRequest)
+        body = await self._read(request, read_feedback)
         if self._store is None:
             raise RequestError("nothing is kept here: start the server with --out", status=501, kind="not_kept")
         conversation = body.id.removeprefix("chatcmpl-").removeprefix("cmpl-")
@@ -383,13 +354,13 @@ class Endpoint:
         self.metrics.thumbs += 1
         return json_response({"object": "feedback", "id": body.id, "index": body.index, "thumb": body.thumb})
 
-    async def models(self, request: web.Request) -> web.Response:
+    async def models(self, request: HttpRequest) -> web.Response:
         """/v1/models."""
         return json_response({"object": "list", "data": [self._model(name) for name in MODELS]})
 
-    async def model(self, request: web.Request) -> web.Response:
+    async def model(self, request: HttpRequest) -> web.Response:
         """/v1/models/NAME."""
-        name = request.match_info["model"]
+        name = request.names["model"]
         check_model(name)
         return json_response(self._model(name))
 
@@ -397,47 +368,47 @@ class Endpoint:
         payload = {"id": name, "object": "model", "created": self._started, "owned_by": "rocstar"}
         return payload | {"max_model_len": self.options.max_context}
 
-    async def tokenize(self, request: web.Request) -> web.Response:
+    async def tokenize(self, request: HttpRequest) -> web.Response:
         """/tokenize: ids of a text, or of messages."""
-        body = await self._read(request, TokenizeRequest)
+        body = await self._read(request, read_tokenize)
         ids = await self._reader.run(self._builder.tokenize, body)
         return json_response({"tokens": ids, "count": len(ids), "max_model_len": self.options.max_context})
 
-    async def detokenize(self, request: web.Request) -> web.Response:
+    async def detokenize(self, request: HttpRequest) -> web.Response:
         """/detokenize: the text of ids, special tokens shown; lm-eval asks for it, too."""
-        body = await self._read(request, DetokenizeRequest)
-        return json_response({"prompt": await self._reader.run(self.agent.chat.decode, body.tokens)})
+        body = await self._read(request, read_detokenize)
+        return json_response({"prompt": await self._reader.run(self.agent.chat.decode, body.prompt_ids or ())})
 
-    async def tokenizer_info(self, request: web.Request) -> web.Response:
+    async def tokenizer_info(self, request: HttpRequest) -> web.Response:
         """/tokenizer_info, which lm-eval asks for."""
         chat = self.agent.chat
         names = {name: getattr(chat.tokenizer, name, None) for name in ("bos_token", "eos_token", "pad_token")}
         return json_response({**names, "chat_template": chat.template})
 
-    async def health(self, request: web.Request) -> web.Response:
+    async def health(self, request: HttpRequest) -> web.Response:
         """/health, /readyz: 503 while the server shuts down."""
         if self.conversations.is_closing:
             raise RequestError("the server is shutting down", status=503, kind="closing")
         return json_response({"status": "ok"})
 
-    async def alive(self, request: web.Request) -> web.Response:
+    async def alive(self, request: HttpRequest) -> web.Response:
         """/healthz: the process answers."""
         return json_response({"status": "ok"})
 
-    async def show_metrics(self, request: web.Request) -> web.Response:
+    async def show_metrics(self, request: HttpRequest) -> web.Response:
         """/metrics, for Prometheus."""
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def description(self, request: web.Request) -> web.Response:
+    async def description(self, request: HttpRequest) -> web.Response:
         """/openapi.json."""
         return json_response(build_document(needs_token=bool(self.options.owners)))
 
-    async def front_page(self, request: web.Request) -> web.Response:
+    async def front_page(self, request: HttpRequest) -> web.Response:
         """/: the HTML page."""
         text = render_page(request.host, needs_token=bool(self.options.owners))
         return web.Response(text=text, content_type=HTML, headers=HEADERS)
 
-    async def docs(self, request: web.Request) -> web.Response:
+    async def docs(self, request: HttpRequest) -> web.Response:
         """/docs: where other servers have their page."""
         return web.Response(status=302, headers={"Location": "/"})
 
@@ -453,17 +424,16 @@ class Endpoint:
 
     # ---- of every request ----
 
-    async def _read(self, request: web.Request, model: type[M]) -> M:
+    async def _read(self, request: HttpRequest, read: Callable[[Fields], R]) -> R:
         """Read and parse the body. Raises RequestError."""
-        async with self._body(request) as body:
-            return await self._reader.read(model, body)
+        with self._holding(request):
+            return await self._reader.read(read, await self._read_body(request))
 
-    @asynccontextmanager
-    async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
-        """Read the body, which counts as held while the block runs. Raises RequestError."""
+    @contextmanager
+    def _holding(self, request: HttpRequest) -> Iterator[None]:
+        """The body counts as held while the block runs. Raises RequestError."""
         most = self.options.max_body_bytes
-        check_body_head(request, most)
-        size = most if request.content_length is None else request.content_length
+        size = most if request.content_length is None else min(request.content_length, most)
         if self._held_bytes + size > MAX_HELD_BODIES * most:
             raise RequestError(
                 f"bodies of {self._held_bytes} bytes arrive or are being read; ask again later",
@@ -472,21 +442,25 @@ class Endpoint:
             )
         self._held_bytes += size
         try:
-            yield await read_body(request, max_bytes=most, timeout_s=self.options.body_timeout_s)
+            yield
         finally:
             self._held_bytes -= size
 
-    def _note_unknown_fields(self, request: web.Request, names: Iterable[str]) -> None:
+    async def _read_body(self, request: HttpRequest) -> bytes:
+        options = self.options
+        return await read_body(request, max_bytes=options.max_body_bytes, timeout_s=options.body_timeout_s)
+
+    def _note_unknown_fields(self, request: HttpRequest, names: Iterable[str]) -> None:
         """Note each unknown field once for the operator."""
-        unknown = sorted(set(names) - KNOWN)
-        new = [name for name in unknown if name[:MAX_FIELD_CHARS] not in self._noted_fields]
+        unknown = {name for name in names if name not in KNOWN}
+        new = sorted(name for name in unknown if name[:MAX_FIELD_CHARS] not in self._noted_fields) if unknown else []
         if new and len(self._noted_fields) < REMEMBERED:
             self._noted_fields.update(name[:MAX_FIELD_CHARS] for name in new)
             names = ", ".join(printable_line(name, MAX_FIELD_CHARS) for name in new[:MAX_NOTED_FIELDS])
             more = f" and {len(new) - MAX_NOTED_FIELDS} more" if len(new) > MAX_NOTED_FIELDS else ""
             self._note(f"{_client_name(request)} sends {names}{more}, which nothing here reads")
 
-    def _note_repeated_seed(self, request: web.Request, body: GenerationRequest, order: ConversationOrder) -> None:
+    def _note_repeated_seed(self, request: HttpRequest, body: GenerationRequest, order: ConversationOrder) -> None:
         """Log once per client that it repeats a request with its seed, which gives the same answer."""
         client = _client_name(request)
         if body.seed is None or order.temperature == 0 or client in self._noted_clients:
@@ -511,5 +485,5 @@ def _router_error(error: web.HTTPException) -> RequestError:
     return RequestError(f"{error.reason}: {error.status}", status=error.status, kind=code)
 
 
-def _client_name(request: web.Request) -> str:
+def _client_name(request: HttpRequest) -> str:
     return printable_line(request.headers.get("User-Agent", "a client without a name"), 80)

@@ -20,27 +20,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from pydantic import BaseModel
+from msgspec import Struct
 
 from rocstar.engine.chat.chat import Tokenizer, special_tokens
+from rocstar.engine.gateway.dialects.fields import Fields, Known, num_unknown_bytes
 from rocstar.engine.gateway.messages import Request
-from rocstar.engine.serve.requests import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    GenerationRequest,
-    RequestMessage,
-    TokenizeRequest,
-    parse_request,
-)
+from rocstar.engine.serve.requests import MAX_FIELDS, GenerationRequest
 from rocstar.sandbox.http.decode_process import DecodePool
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.types import SandboxError
 
-M = TypeVar("M", bound=BaseModel)
-MAX_FIELDS = 128
-"""The maximum number of unknown fields of a request, and of entries of its `metadata`."""
-
+R = TypeVar("R", bound=Struct)
 MAX_ITEMS = 1 << 20
 """Objects, lists and values of a request's tools and calls, if the context is not known."""
 
@@ -65,34 +55,29 @@ class RequestLimits:
     special: frozenset[str] = frozenset()
     max_choices: int = 1024
 
-    def check(self, request: BaseModel) -> None:
-        """Raise RequestError for a request that cannot fit, whatever the tokenizer returns."""
-        if isinstance(request, GenerationRequest):
-            for name, fields in (("the body", request.model_extra), ("metadata", request.metadata)):
-                if len(fields or {}) > MAX_FIELDS:
-                    raise RequestError(
-                        f"{name} has {len(fields or {})} fields beside the known ones, at most "
-                        f"{MAX_FIELDS} are read: leave the others out",
-                        kind="invalid_value",
-                    )
-        if isinstance(request, ChatRequest):
-            for name in ("tool_choice", "response_format"):
-                self._check_text(_all_texts(getattr(request, name)), name)
-            self._check_ids(request.prefix_token_ids or (), "prefix_token_ids")
-            self._check_messages(request.messages)
-            self._check_text(_all_texts(request.tools or []), "tools")
-        elif isinstance(request, CompletionRequest):
-            self._check_prompts(request)
-        elif isinstance(request, TokenizeRequest):
-            self._check_messages(request.messages or [])
-            self._check_text([request.prompt or ""], "prompt")
-        elif isinstance(request, DetokenizeRequest):
-            self._check_ids(request.tokens, "tokens")
+    def check(self, request: Request, num_bytes: int) -> None:
+        """Raise RequestError for a request that cannot fit, whatever the tokenizer returns.
 
-    def check_dialect(self, request: Request) -> None:
-        """The same for a request of a dialect."""
-        self._check_ids(request.prompt_ids or (), "prompt")
-        self._check_text([request.prompt_text or ""], "prompt")
+        num_bytes: the size of its body.
+        """
+        prompts = request.prompts if isinstance(request, GenerationRequest) else ()
+        num_choices = request.num_choices if isinstance(request, GenerationRequest) else 1
+        if len(prompts) * num_choices > self.max_choices:
+            raise RequestError(
+                f"prompt has {len(prompts)} entries of {num_choices} choices each; one request may "
+                f"have {self.max_choices} choices: send fewer prompts per request",
+                field="prompt",
+                kind="invalid_value",
+            )
+        if num_bytes <= (MAX_ITEMS if self.max_tokens is None else self.max_tokens):
+            return  # a byte is at most one token
+        prefix = (request.prefix_ids or ()) if isinstance(request, GenerationRequest) else ()
+        self._check_ids(prefix, "prefix_token_ids")
+        for prompt in (*prompts, request.prompt_ids or (), request.prompt_text or ""):
+            if isinstance(prompt, str):
+                self._check_text([prompt], "prompt")
+            else:
+                self._check_ids(prompt, "prompt")
         self._check_ids(request.messages, "messages")
         texts = [text for message in request.messages for text in (message.text, message.reasoning)]
         calls = [
@@ -101,36 +86,9 @@ class RequestLimits:
         self._check_text(texts + calls, "messages")
         self._check_text(_all_texts(list(request.functions)), "tools")
 
-    def _check_prompts(self, request: CompletionRequest) -> None:
-        prompts: list[Any] = request.prompt if isinstance(request.prompt, list) else [request.prompt]
-        if prompts and isinstance(prompts[0], int):
-            prompts = [prompts]
-        if len(prompts) * request.num_choices > self.max_choices:
-            raise RequestError(
-                f"prompt has {len(prompts)} entries of {request.num_choices} choices each; one request may "
-                f"have {self.max_choices} choices: send fewer prompts per request",
-                field="prompt",
-                kind="invalid_value",
-            )
-        for k, prompt in enumerate(prompts):
-            if isinstance(prompt, str):
-                self._check_text([prompt], f"prompt.{k}")
-            else:
-                self._check_ids(prompt, f"prompt.{k}")
-
-    def _check_messages(self, messages: list[RequestMessage]) -> None:
-        if self.max_tokens is not None and len(messages) > self.max_tokens:
-            raise self._too_long(f"messages has {len(messages)} entries of at least one token each", "messages")
-        texts = [
-            text
-            for message in messages
-            for text in _all_texts(message.model_dump(exclude={"role"}, exclude_none=True))
-        ]
-        self._check_text(texts, "messages")
-
     def _check_ids(self, ids: Any, param: str) -> None:
         if self.max_tokens is not None and len(ids) > self.max_tokens:
-            raise self._too_long(f"{param} has {len(ids)} tokens", param)
+            raise self._too_long(f"{param} has {len(ids)} entries of at least one token each", param)
 
     def _check_text(self, texts: list[str], param: str) -> None:
         most = MAX_ITEMS if self.max_tokens is None else ITEMS_PER_TOKEN * self.max_tokens + MAX_FIELDS
@@ -171,19 +129,13 @@ def limits_for_tokenizer(tokenizer: Tokenizer, *, max_tokens: int | None, max_ch
     )
 
 
-def parse_within_limits(body: bytes, model: type[M], bounds: RequestLimits) -> M:
-    """Parse a body within the limits. Raises RequestError for the first invalid field."""
-    request = parse_request(model, body)
-    bounds.check(request)
-    for name in request.model_extra or {}:  # unused, and possibly most of the body
-        (request.model_extra or {})[name] = None
-    return request
-
-
-def read_within_limits(body: bytes, read: Callable[[bytes], Request], bounds: RequestLimits) -> Request:
-    """Read a body of a dialect within the limits. Raises RequestError for the first invalid field."""
-    request = read(body)
-    bounds.check_dialect(request)
+def read_within_limits(
+    body: bytes, read: Callable[[Fields], R], bounds: RequestLimits, known: Known | None = None
+) -> R:
+    """Read a body within the limits. Raises RequestError for the first invalid field."""
+    request = read(Fields.of_body(body, known))
+    if isinstance(request, Request):
+        bounds.check(request, len(body))
     return request
 
 
@@ -206,6 +158,8 @@ MAX_WAITING = 256
 WORK_S = 60.0
 SMALL_BYTES, FEW_ITEMS = 1 << 16, 1000
 """A body of at most this size and number of commas takes about a millisecond to parse."""
+FEW_BYTES = 1 << 13
+"""And so does a body of at most this size."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -226,17 +180,15 @@ class RequestReader:
         self._apart.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def read(self, model: type[M], body: bytes) -> M:
-        """Parse the body within the limits. Raises RequestError."""
-        return await self._parse(partial(parse_within_limits, model=model, bounds=self._bounds), body)
+    async def read(self, read: Callable[[Fields], R], body: bytes, known: Known | None = None) -> R:
+        """Read the body within the limits. Raises RequestError.
 
-    async def read_dialect(self, read: Callable[[bytes], Request], body: bytes) -> Request:
-        """As `read`, for a dialect of the gateway."""
-        return await self._parse(partial(read_within_limits, read=read, bounds=self._bounds), body)
-
-    async def _parse(self, reading: Callable[[bytes], T], body: bytes) -> T:
-        if len(body) <= SMALL_BYTES and body.count(b",") <= FEW_ITEMS:
-            return reading(body)
+        known: what was read of an earlier body.
+        """
+        reading = partial(read_within_limits, read=read, bounds=self._bounds)
+        is_small = len(body) <= SMALL_BYTES and body.count(b",") <= FEW_ITEMS
+        if is_small or (known and num_unknown_bytes(body, known) <= FEW_BYTES):
+            return reading(body, known=known)
         try:
             return await self.run(self._apart.call, reading, body)
         except SandboxError as error:

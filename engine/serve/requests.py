@@ -1,18 +1,19 @@
-"""The request bodies, field by field, with OpenAI's names. A field that would be ignored silently is refused.
+"""The request bodies, with OpenAI's names. A field that would be ignored silently is refused.
 
-openapi.py generates the description of the endpoint from these models. A field whose check in
-request_builder.py gives a better message than a model has its schema as `WithJsonSchema`.
+schemas.json describes them; a test compares what is described with what is read.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from msgspec import Struct
+from msgspec.structs import replace
 
-from rocstar.engine.gateway.dialects import fields
+from rocstar.engine.gateway.dialects import chat, completions
+from rocstar.engine.gateway.dialects.fields import NEUTRAL, Fields
+from rocstar.engine.gateway.messages import Message, Request
 from rocstar.sandbox.http.errors import RequestError
 
 AGENT, RAW = "rocstar-agent", "rocstar-raw"
@@ -20,226 +21,46 @@ MODELS = (AGENT, RAW)
 """The names under which a model is served: with its own tools, or without."""
 
 MAX_CHOICES = 128
-MAX_STOPS = 16
-
-_READ = ("n", "top_logprobs")
-"""Fields of the table that requests have with other values, too."""
-NEUTRAL = {**{name: values for name, values in fields.NEUTRAL.items() if name not in _READ}, "suffix": ("",)}
-"""Fields that would change the sampling, with their neutral values; other values are rejected."""
+MAX_FIELDS = 128
+"""The maximum number of unknown fields of a request, and of entries of its `metadata`."""
+MAX_ID_CHARS, MAX_COMMENT_CHARS = 200, 10_000
 
 KNOWN = frozenset({
     "user", "store", "parallel_tool_calls", "service_tier", "stream_options", "reasoning_effort", "verbosity",
     "prompt_cache_key", "safety_identifier", "skip_special_tokens", "stop_token_ids", "ignore_eos",
-    "spaces_between_special_tokens", "include_stop_str_in_output", "chat_template_kwargs",
-    *NEUTRAL,
+    "add_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "chat_template_kwargs",
 })  # fmt: skip
 """Known fields without an effect here; the operator gets no note about them."""
 
-Content = str | list[dict[str, Any]] | None
-M = TypeVar("M", bound=BaseModel)
 
+class GenerationRequest(Request, frozen=True, kw_only=True):
+    """The body of /v1/chat/completions or /v1/completions.
 
-def _to_int(value: Any) -> Any:
-    """JSON has one kind of number: some clients write 16.0 for 16."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[int, BeforeValidator(_to_int)]
-Limit = Annotated[int, Field(ge=1), BeforeValidator(_to_int)]
-NumChoices = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(_to_int)]
-Choice = Annotated[int, Field(ge=0, lt=MAX_CHOICES), BeforeValidator(_to_int)]
-Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63), BeforeValidator(_to_int)]
-NumTops = Annotated[int, Field(ge=0, le=1), BeforeValidator(_to_int)]
-StopText = Annotated[str, Field(min_length=1)]
-StopList = Annotated[list[StopText], Field(max_length=MAX_STOPS)]
-
-Stops = Annotated[
-    StopList | None,
-    BeforeValidator(
-        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=StopText | StopList | None
-    ),
-]
-
-
-def _nullable_schema(**schema: Any) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [schema, {"type": "null"}]})
-
-
-def _object_schema(*required: str, **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required)}
-
-
-_TEXT = {"type": "string"}
-_PART = _object_schema("type", "text", type={"const": "text"}, text=_TEXT)
-_ARGUMENTS = {"anyOf": [{"type": "object"}, {"type": "string", "description": "an object as JSON"}]}
-
-_CALL = _object_schema("function", function=_object_schema("name", "arguments", name=_TEXT, arguments=_ARGUMENTS))
-
-_FUNCTION = _object_schema("name", name={"type": "string", "minLength": 1}, parameters={"type": "object"})
-_TOOL = _object_schema("type", "function", type={"const": "function"}, function=_FUNCTION)
-_FORM = _object_schema("type", type={"const": "text"})
-_ID = {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}
-_IDS = {"type": "array", "items": _ID, "minItems": 1}
-_PROMPT = {"type": "string", "minLength": 1}
-
-_PROMPTS: dict[str, Any] = {
-    "anyOf": [_PROMPT, _IDS, *({"type": "array", "items": one, "minItems": 1} for one in (_PROMPT, _IDS))]
-}
-
-
-def _add_neutral_fields(schema: dict[str, Any]) -> None:
-    """Name the fields of which one value is taken, and no other."""
-    for name, values in NEUTRAL.items():
-        schema["properties"][name] = {"enum": [*values, None], "description": "changes nothing"}
-
-
-def _require_messages_or_tokens(schema: dict[str, Any]) -> None:
-    """Require messages, or token ids to continue from."""
-    _add_neutral_fields(schema)
-    schema["anyOf"] = [
-        {"required": ["messages"], "properties": {"messages": {"minItems": 1}}},
-        {"required": ["prefix_token_ids"], "properties": {"prefix_token_ids": {"type": "array"}}},
-    ]
-
-
-class RequestMessage(BaseModel):
-    """A chat message as clients write it. Only an assistant's may have no text, or calls."""
-
-    model_config = ConfigDict(
-        extra="ignore",
-        strict=True,
-        json_schema_extra={
-            "if": {"properties": {"role": {"const": "assistant"}}, "required": ["role"]},
-            "else": {
-                "required": ["content"],
-                "properties": {"content": {"not": {"type": "null"}}, "tool_calls": {"maxItems": 0}},
-            },
-        },
-    )
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[Content, _nullable_schema(anyOf=[_TEXT, {"type": "array", "items": _PART}])] = None
-    reasoning_content: str | None = None
-    tool_calls: Annotated[list[dict[str, Any]] | None, _nullable_schema(type="array", items=_CALL)] = None
-    tool_call_id: str | None = None
-    name: str | None = None
-
-
-class StreamOptions(BaseModel):
-    """The options of a stream."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    include_usage: bool = False
-
-
-class RequestTask(BaseModel):
-    """The task of the question, for clients that do not send `metadata`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    task_id: Annotated[str, Field(min_length=1)] | None = None
-    answer: str | None = None
-
-
-class GenerationRequest(BaseModel):
-    """The fields of both kinds of generation."""
-
-    # Texts of clients are no keys: pydantic would keep 16,384 of them.
-    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_add_neutral_fields, cache_strings="keys")
-
-    model: Annotated[str, Field(json_schema_extra={"enum": list(MODELS)})]
-    n: NumChoices | None = None
-    temperature: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
-    max_tokens: Limit | None = None
-    seed: Seed | None = None
-    stop: Stops = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    metadata: dict[str, str] | None = None
-    rocstar: RequestTask | None = None
-
-    @property
-    def num_choices(self) -> int:
-        """Answers that are wanted of each question."""
-        return 1 if self.n is None else self.n
-
-    @property
-    def task_fields(self) -> Mapping[str, str]:
-        """The task's fields of `metadata` and `rocstar`; the latter has priority."""
-        payload = {} if self.rocstar is None else self.rocstar.model_dump(exclude_none=True)
-        return {**(self.metadata or {}), **payload}
-
-
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-
-
-class ChatRequest(GenerationRequest):
-    """The body of /v1/chat/completions.
-
-    With `prefix_token_ids` the conversation continues from these tokens, and `messages` has only the next
-        user messages; it is empty if the policy continues.
+    Attributes:
+        num_choices: answers that are wanted of each question.
+        seed: of the noise; None for a new one.
+        task_fields: the task's fields of `metadata` and `rocstar`; the latter has priority.
+        prefix_ids: the tokens that a conversation continues from. `messages` then has only the next user message;
+            it is empty if the policy continues.
+        prompts: of a completion: texts, or lists of ids.
+        echo: return the prompt of a completion, too.
     """
 
-    model_config = ConfigDict(json_schema_extra=_require_messages_or_tokens)
-
-    messages: list[RequestMessage] = Field(default_factory=list)
-    prefix_token_ids: Annotated[list[TokenId] | None, Field(min_length=1)] = None
-    return_token_ids: bool = False
-    max_completion_tokens: Limit | None = None
-    tools: Annotated[list[dict[str, Any]] | None, _nullable_schema(type="array", items=_TOOL)] = None
-    tool_choice: str | dict[str, Any] | None = None
-    """`none` hides the client's tools. A policy cannot be forced to call: other values are as `auto`."""
-    response_format: Annotated[dict[str, Any] | None, _nullable_schema(**_FORM)] = None
-    logprobs: bool | None = None
-    top_logprobs: Whole | None = None
-    """Read for clients that send it; the list of likely tokens stays empty."""
+    num_choices: int = 1
+    seed: int | None = None
+    task_fields: Mapping[str, str] = {}
+    prefix_ids: tuple[int, ...] | None = None
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    echo: bool = False
 
 
-class CompletionRequest(GenerationRequest):
-    """The body of /v1/completions: a text or ids, or a list of either."""
-
-    prompt: Annotated[str | list[Whole] | list[str] | list[list[Whole]], WithJsonSchema(_PROMPTS)]
-    echo: bool | None = None
-    logprobs: NumTops | None = None
-
-
-class TokenizeRequest(BaseModel):
-    """The body of /tokenize: a text, or messages as a prompt shows them."""
-
-    model_config = ConfigDict(
-        extra="ignore",
-        strict=True,
-        json_schema_extra={
-            "oneOf": [
-                {"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
-                {"required": ["messages"], "properties": {"messages": {"type": "array"}}},
-            ]
-        },
-    )
-
-    prompt: str | None = None
-    messages: Annotated[list[RequestMessage], Field(min_length=1)] | None = None
-    add_special_tokens: bool = False
-
-
-class DetokenizeRequest(BaseModel):
-    """The body of /detokenize."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    tokens: list[TokenId]
-
-
-class FeedbackRequest(BaseModel):
+class Feedback(Struct, frozen=True, kw_only=True):
     """The body of /v1/feedback."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    id: Annotated[str, Field(min_length=1, max_length=200)]
-    index: Choice = 0
-    thumb: Literal["up", "down"]
-    comment: Annotated[str, Field(max_length=10_000)] = ""
+    id: str
+    index: int
+    thumb: str
+    comment: str
 
 
 def unsupported(field: str, message: str) -> RequestError:
@@ -247,35 +68,144 @@ def unsupported(field: str, message: str) -> RequestError:
     return RequestError(message, field=field, kind="unsupported_value")
 
 
-def parse_request(model: type[M], body: bytes) -> M:
-    """Parse a body. Raises RequestError for the first invalid field."""
-    try:
-        request = model.model_validate_json(body)
-    except ValidationError as error:
-        raise _validation_error(error) from None
-    for name, value in (request.model_extra or {}).items():
-        if name not in NEUTRAL or value is None:
-            continue
-        neutral = NEUTRAL[name]  # as in JSON, true is not 1
-        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
-            raise unsupported(
-                name,
-                f"{name} = {json.dumps(value)[:80]} is not supported: tokens are sampled from the plain "
-                f"softmax; leave it out or pass {json.dumps(neutral[0])}",
-            )
-    return request
+def read_chat(given: Fields) -> GenerationRequest:
+    """Read the body of /v1/chat/completions. Raises RequestError."""
+    prefix = None if given.values.get("prefix_token_ids") is None else given.token_ids("prefix_token_ids")
+    messages = tuple(given.each("messages", _message))
+    if not messages and prefix is None:
+        raise given.invalid("messages", "send at least one message")
+    model, tools = given.require("model", str), given.objects("tools")
+    for tool in tools:
+        if tool.values.get("type") != "function":
+            raise RequestError(f'{tool.where} is not of the form {{"type": "function", ...}}', field=tool.where)
+    if tools and model == AGENT:
+        raise unsupported(
+            "tools", f"tools: {AGENT} runs its own tools; ask for {RAW} to have calls of your own passed to you"
+        )
+    if not isinstance(given.values.get("tool_choice"), str | dict | None):
+        raise given.invalid("tool_choice", "send a text or an object")
+    given.names.add("tool_choice")  # no policy can be forced to call: but for `none` all are as `auto`
+    form = given.get("response_format", dict, {"type": "text"}).get("type")
+    if form != "text":
+        raise given.invalid("response_format", "the policy writes as it was trained to; leave it out or pass text")
+    given.get("top_logprobs", int, 0)
+    old, new = given.get("max_tokens", int, 0), given.get("max_completion_tokens", int, 0)
+    if old and new and old != new:
+        raise given.invalid("max_completion_tokens", f"max_tokens is {old}; give one limit")
+    return _generation(
+        given,
+        messages=messages,
+        functions=given.functions("function", "parameters"),
+        prefix_ids=prefix,
+        max_tokens=given.limit("max_completion_tokens", "max_tokens"),
+        with_logprobs=given.get("logprobs", bool, False),
+    )
 
 
-def _validation_error(error: ValidationError) -> RequestError:
-    problem = error.errors(include_url=False, include_context=False)[0]
-    if problem["type"] == "json_invalid":
-        return RequestError(f"the body is not JSON: {problem['msg']}; send an object", kind="invalid_json")
-    # In the location of a union pydantic includes the member types, which are not part of the field's name.
-    where = [
-        str(one)
-        for one in problem["loc"]
-        if isinstance(one, int) or (one.isidentifier() and one not in ("str", "int"))
-    ]
-    param = ".".join(where) or None
-    given = json.dumps(problem["input"], default=str)[:80] if problem["type"] != "missing" else "missing"
-    return RequestError(f"{param or 'the body'} is {given}: {problem['msg']}", field=param or "", kind="invalid_value")
+def _message(entry: Fields) -> Message:
+    message = chat.read_message(entry)
+    if message.role != "assistant":
+        if entry.values.get("tool_calls"):
+            raise entry.invalid("tool_calls", "only an assistant calls tools")
+        if entry.values.get("content") is None:
+            raise entry.invalid("content", "write its text")
+    name = entry.get("name", str, "")
+    return replace(message, name=name) if name else message
+
+
+def read_completion(given: Fields) -> GenerationRequest:
+    """Read the body of /v1/completions: a text or ids, or a list of either. Raises RequestError."""
+    value = given.values.get("prompt")
+    items = value if isinstance(value, list) and value and not isinstance(value[0], int) else [value]
+    if len({type(item) for item in items}) != 1:
+        raise given.invalid("prompt", "send texts alone, or lists of ids alone")
+    ones = [Fields({"prompt": item}) for item in items]
+    with_logprobs = completions.read_logprobs(given)
+    if given.values.get("logprobs") not in (None, 0, 1):
+        raise given.invalid("logprobs", "send 0 or 1")
+    given.names.add("prompt")
+    return _generation(
+        given,
+        prompts=tuple(
+            one.require("prompt", str) if isinstance(one.values["prompt"], str) else one.token_ids("prompt")
+            for one in ones
+        ),
+        max_tokens=given.limit("max_tokens"),
+        with_logprobs=with_logprobs,
+        echo=given.get("echo", bool, False),
+    )
+
+
+def _generation(given: Fields, **fields: Any) -> GenerationRequest:
+    """Read the fields of both kinds of generation."""
+    options = Fields(given.get("stream_options", dict, {}), "stream_options")
+    return GenerationRequest(
+        model=given.require("model", str),
+        temperature=given.temperature(),
+        stops=given.texts("stop"),
+        is_streamed=given.get("stream", bool, False),
+        with_usage=options.get("include_usage", bool, False),
+        with_token_ids=given.get("return_token_ids", bool, False),
+        num_choices=given.whole("n", 1, 1, MAX_CHOICES),
+        seed=None if given.values.get("seed") is None else given.whole("seed", 0, -(1 << 63), (1 << 63) - 1),
+        task_fields=_task_fields(given),
+        ignored=_ignored(given),
+        **fields,
+    )
+
+
+def _ignored(given: Fields) -> tuple[str, ...]:
+    """Return the names of the fields that were not read. All of them are to be known when it is called."""
+    ignored = given.ignored(NEUTRAL)
+    if (num := len(given.values.keys() - given.names)) > MAX_FIELDS:
+        raise _too_many("the body", num)
+    return ignored
+
+
+def _too_many(what: str, num: int) -> RequestError:
+    message = f"{what} has {num} fields beside the known ones, at most {MAX_FIELDS} are read: leave the others out"
+    return RequestError(message, kind="invalid_value")
+
+
+def _task_fields(given: Fields) -> dict[str, str]:
+    metadata, task = given.get("metadata", dict, {}), Fields(given.get("rocstar", dict, {}), "rocstar")
+    if len(metadata) > MAX_FIELDS:
+        raise _too_many("metadata", len(metadata))
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise given.invalid("metadata", "send texts")
+    if unknown := task.values.keys() - {"task_id", "answer"}:
+        raise task.invalid(min(unknown), "send task_id and answer alone")
+    if task.values.get("task_id") == "":
+        raise task.invalid("task_id", "send the id of a task")
+    found = {name: task.get(name, str, "") for name in task.values if task.values[name] is not None}
+    return {**metadata, **found}
+
+
+def read_tokenize(given: Fields) -> Request:
+    """Read the body of /tokenize: a text, or messages as a prompt shows them. Raises RequestError."""
+    given.get("add_special_tokens", bool, False)
+    messages = tuple(given.each("messages", _message))
+    text = None if given.values.get("prompt") is None else given.get("prompt", str, "")
+    if (text is None) != bool(messages) or (text is not None and given.values.get("messages") is not None):
+        raise given.invalid("prompt", "send prompt or messages, one of them")
+    return Request(model="", messages=messages, prompt_text=text)
+
+
+def read_detokenize(given: Fields) -> Request:
+    """Read the body of /detokenize. Raises RequestError."""
+    is_empty = given.values.get("tokens") == []
+    return Request(model="", prompt_ids=() if is_empty else given.token_ids("tokens"))
+
+
+def read_feedback(given: Fields) -> Feedback:
+    """Read the body of /v1/feedback. Raises RequestError."""
+    name, thumb, comment = given.require("id", str), given.require("thumb", str), given.get("comment", str, "")
+    for field, value, most in (("id", name, MAX_ID_CHARS), ("comment", comment, MAX_COMMENT_CHARS)):
+        if len(value) > most:
+            raise given.invalid(field, f"send at most {most} characters")
+    if thumb not in ("up", "down"):
+        raise given.invalid("thumb", "send up or down")
+    index = given.whole("index", 0, 0, MAX_CHOICES - 1)
+    if unknown := given.values.keys() - given.names:
+        raise given.invalid(min(unknown), "send id, index, thumb and comment alone")
+    return Feedback(id=name, index=index, thumb=thumb, comment=comment)

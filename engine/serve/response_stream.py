@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
 from typing import Any
 
 from rocstar.engine.gateway.dialects.events import DONE, encode_event, encode_json
@@ -84,14 +85,17 @@ class ChatResponse:
         with_token_ids: bool = False,
         with_logprobs: bool = False,
     ) -> None:
-        """with_token_ids: each choice has its token ids at its end, so that a client can continue from them.
-        with_logprobs: and a log-prob for each; None for tokens of tool results."""
+        """with_token_ids: each choice has its token ids, so that a client can continue from them; in a stream each
+        chunk has the new ones, as vLLM's have. with_logprobs: and a log-prob for each; None for tokens of tool
+        results."""
         self._conversation, self._isolation = conversation, isolation
         self._with_token_ids, self._with_logprobs = with_token_ids, with_logprobs
         self._client_calls = conversation.order.served_model == "raw"
         self._id, self._model, self._created = f"chatcmpl-{conversation.order.id}", model, int(time.time())
         self._calls: dict[int, int] = {}
         """The number of calls sent per choice."""
+        self._num_sent: Counter[int] = Counter()
+        """The number of tokens sent per choice."""
         self._text_events: dict[tuple[int, Kind], bytes] = {}
         """The encoded text chunk with GAP, by choice and kind."""
 
@@ -110,19 +114,33 @@ class ChatResponse:
         """Return the field of the prompt's ids, if requested."""
         return {"prompt_token_ids": self._conversation.order.prompt_ids} if self._with_token_ids else {}
 
-    def _token_fields(self, k: int) -> dict[str, Any]:
-        """Return the fields of all ids after the prompt, including tool results, as requested."""
-        trajectory, found = self._conversation.trajectories[k], dict[str, Any]()
-        ids = trajectory.ids[trajectory.prompt_length :].tolist()
+    def _token_fields(self, k: int, ids: Sequence[int], logprobs: Iterable[float | None]) -> dict[str, Any]:
+        """Return the fields of the ids, as requested."""
+        found: dict[str, Any] = {"token_ids": ids} if self._with_token_ids else {}
         if self._with_logprobs:
             decode = self._conversation.choices[k].chat.decode
             names = [f"token_id:{token}" if self._with_token_ids else decode([token]) for token in ids]
-            values = map(_finite_or_none, trajectory.logprobs[trajectory.prompt_length :].tolist())
-            rows: list[Any] = [
-                {"token": name, "logprob": p, "top_logprobs": []} for name, p in zip(names, values, strict=True)
-            ]
-            found["logprobs"] = {"content": rows}
-        return found | {"token_ids": ids} if self._with_token_ids else found
+            pairs = zip(names, logprobs, strict=True)
+            found["logprobs"] = {"content": [{"token": name, "logprob": p, "top_logprobs": []} for name, p in pairs]}
+        return found
+
+    def _rest(self, k: int) -> dict[str, Any]:
+        """Return the fields of the ids after the prompt that were not sent, including tool results."""
+        trajectory = self._conversation.trajectories[k]
+        begin = trajectory.prompt_length + self._num_sent[k]
+        logprobs = map(_finite_or_none, trajectory.logprobs[begin:].tolist())
+        return self._token_fields(k, trajectory.ids[begin:].tolist(), logprobs)
+
+    def _new(self, k: int) -> dict[str, Any]:
+        """Return the fields of the ids that the policy wrote since the last call; {} if there are none, or none was
+        requested. The log-prob of each is known if log-probs were requested."""
+        if not (self._with_token_ids or self._with_logprobs):
+            return {}
+        new = self._conversation.choices[k].written[self._num_sent[k] :]
+        if self._with_logprobs:
+            new = [*takewhile(lambda one: one[1] is None or math.isfinite(one[1]), new)]
+        self._num_sent[k] += len(new)
+        return self._token_fields(k, [token for token, _ in new], [p for _, p in new]) if new else {}
 
     def _choice(self, parts: Sequence[Part], k: int) -> dict[str, Any]:
         texts = join_texts(parts, k)
@@ -137,7 +155,7 @@ class ChatResponse:
             message["server_tool_events"] = tool_parts
         finish = self._conversation.finish(k)
         choice = {"index": k, "message": message, "logprobs": None, "finish_reason": finish}
-        return choice | self._token_fields(k)
+        return choice | self._rest(k)
 
     def first(self) -> bytes:
         """The chunk that opens every choice."""
@@ -148,11 +166,16 @@ class ChatResponse:
         return encode_event({**head, "choices": choices, "rocstar": metadata, **self._prompt_ids()})
 
     def chunks(self, parts: Iterable[Part]) -> bytes:
-        """A chunk per part. Only the text of a text chunk differs between tokens."""
+        """A chunk per part. Without fields of tokens, only the text of a text chunk differs between tokens."""
         events: list[bytes] = []
         for part in parts:
+            fields = self._new(part.choice)
             if not isinstance(part, TextPart):
-                events.append(self._tool_chunk(part))
+                events.append(self._tool_chunk(part, fields))
+                continue
+            if fields:
+                delta = _delta_choice(part.choice, {part.kind: part.text}) | fields
+                events.append(encode_event({**self._head("chat.completion.chunk"), "choices": [delta]}))
                 continue
             event = self._text_events.get((part.choice, part.kind))
             if event is None:
@@ -162,15 +185,15 @@ class ChatResponse:
             events.append(_fill(event, part.text))
         return b"".join(events)
 
-    def _tool_chunk(self, part: ToolCallPart | ToolResultPart) -> bytes:
+    def _tool_chunk(self, part: ToolCallPart | ToolResultPart, fields: Mapping[str, Any]) -> bytes:
         head = self._head("chat.completion.chunk")
         if not self._client_calls:
-            choices = [_delta_choice(part.choice, {})]
+            choices = [{**_delta_choice(part.choice, {}), **fields}]
             return encode_event({**head, "choices": choices, "server_tool_event": part})
         assert isinstance(part, ToolCallPart)
         number = self._calls[part.choice] = self._calls.get(part.choice, -1) + 1
         calls = [{"index": number, **_call_object(part)}]
-        return encode_event({**head, "choices": [_delta_choice(part.choice, {"tool_calls": calls})]})
+        return encode_event({**head, "choices": [{**_delta_choice(part.choice, {"tool_calls": calls}), **fields}]})
 
     def last(self, *, with_usage: bool) -> bytes:
         """The chunks that end every choice, and the stream."""
@@ -180,7 +203,7 @@ class ChatResponse:
             encode_event(
                 {
                     **head,
-                    "choices": [_delta_choice(k, {}, conversation.finish(k)) | self._token_fields(k)],
+                    "choices": [_delta_choice(k, {}, conversation.finish(k)) | self._rest(k)],
                     "rocstar": metadata,
                 }
             )
@@ -210,8 +233,18 @@ def _call_object(part: ToolCallPart) -> dict[str, Any]:
 class CompletionResponse:
     """The answers of /v1/completions to one request, which may have several prompts."""
 
-    def __init__(self, conversations: Sequence[ServedConversation], model: str, *, echo: bool, with_logprobs: bool):
+    def __init__(
+        self,
+        conversations: Sequence[ServedConversation],
+        model: str,
+        *,
+        echo: bool,
+        with_logprobs: bool,
+        with_token_ids: bool,
+    ) -> None:
+        """with_token_ids: each choice has the ids of its prompt and its own; a stream has the latter at its end."""
         self._conversations, self._echo, self._with_logprobs = conversations, echo, with_logprobs
+        self._with_token_ids = with_token_ids
         self._head = {
             "id": f"cmpl-{conversations[0].order.id}",
             "object": "text_completion",
@@ -227,9 +260,8 @@ class CompletionResponse:
         for conversation, choice_parts in zip(self._conversations, parts_of_each, strict=True):
             for k in range(len(conversation.choices)):
                 text = self._echoed(conversation) + join_texts(choice_parts, k)["content"]
-                choices.append(
-                    _text_choice(len(choices), text, conversation.finish(k), self._logprobs(conversation, k))
-                )
+                fields = self._prompt_ids(conversation) | self._token_fields(conversation, k)
+                choices.append(_text_choice(len(choices), text, conversation.finish(k)) | fields)
             counted = conversation.usage()
             usage = {name: value + counted[name] for name, value in usage.items()}
         seed = self._conversations[0].order.seed
@@ -237,8 +269,8 @@ class CompletionResponse:
 
     def first(self) -> bytes:
         """Return the chunk with the prompt, if requested."""
-        text = self._echoed(self._conversations[0])
-        return encode_event({**self._head, "choices": [_text_choice(0, text)]}) if text else b""
+        text, ids = self._echoed(self._conversations[0]), self._prompt_ids(self._conversations[0])
+        return encode_event({**self._head, "choices": [_text_choice(0, text) | ids]}) if text or ids else b""
 
     def chunks(self, parts: Iterable[Part]) -> bytes:
         """A chunk per part."""
@@ -247,33 +279,39 @@ class CompletionResponse:
     def last(self, *, with_usage: bool) -> bytes:
         """The chunks that end the stream."""
         conversation = self._conversations[0]
-        choice = _text_choice(0, "", conversation.finish(0), self._logprobs(conversation, 0))
+        choice = _text_choice(0, "", conversation.finish(0)) | self._token_fields(conversation, 0)
         ends = [encode_event({**self._head, "choices": [choice]})]
         if with_usage:
             ends.append(encode_event({**self._head, "choices": [], "usage": conversation.usage()}))
         return b"".join([*ends, DONE])
 
+    def _prompt_ids(self, conversation: ServedConversation) -> dict[str, Any]:
+        return {"prompt_token_ids": conversation.order.prompt_ids} if self._with_token_ids else {}
+
     def _echoed(self, conversation: ServedConversation) -> str:
         return conversation.choices[0].chat.decode(conversation.order.prompt_ids) if self._echo else ""
 
-    def _logprobs(self, conversation: ServedConversation, choice: int) -> dict[str, Any] | None:
+    def _token_fields(self, conversation: ServedConversation, choice: int) -> dict[str, Any]:
+        """Return the fields of the tokens of a choice, as requested."""
+        trajectory, found = conversation.trajectories[choice], dict[str, Any]()
+        if self._with_token_ids:
+            found["token_ids"] = trajectory.ids[trajectory.prompt_length :].tolist()
         if not self._with_logprobs:
-            return None
+            return found
         decode = conversation.choices[choice].chat.decode
         rows: list[TokenRow] = []
         if self._echo and (scores := conversation.choices[0].scores) is not None:
             rows += prompt_rows(conversation.order.prompt_ids, scores, decode)
-        rows += policy_rows(conversation.trajectories[choice], decode)
-        return {
+        rows += policy_rows(trajectory, decode)
+        found["logprobs"] = {
             "tokens": [text for text, _, _ in rows],
             "token_logprobs": [logprob for _, logprob, _ in rows],
             "top_logprobs": [tops for _, _, tops in rows],
             # where the text of a token begins in the text of all of them
             "text_offset": list(accumulate((len(text) for text, _, _ in rows[:-1]), initial=0))[: len(rows)],
         }
+        return found
 
 
-def _text_choice(
-    choice: int, text: str, finish: str | None = None, logprobs: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    return {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish}
+def _text_choice(choice: int, text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"index": choice, "text": text, "logprobs": None, "finish_reason": finish}

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rocstar.engine.gateway.dialects.fields import Known
 from rocstar.engine.gateway.harness import turns_of
 from rocstar.engine.gateway.messages import Request, SampledTurn
 from rocstar.engine.gateway.session import AgentSession
@@ -69,6 +70,11 @@ class ServedSessions:
         self._conversations.check_room(1)
         served = self._named[owner, key] = self.open(self._agent, (owner, key))
         return served
+
+    def known(self, owner: str, key: str | None, route: str) -> Known:
+        """Return what was read of the session's latest body of a route."""
+        served = None if key is None else self._named.get((owner, key))
+        return {} if served is None else served.session.known.setdefault(route, {})
 
     def open_single(self, asked: Request) -> ServedSession:
         """Open the session of one request, which may choose its temperature."""
@@ -176,7 +182,7 @@ def _trajectory(served: ServedSession, finish: FinishReason) -> Trajectory:
         logprobs=columns.logprobs,
         segments=tuple(columns.segments),
         version_spans=tuple(VersionSpan(start=a, end=b, version=v) for a, b, v in columns.spans),
-        turns=tuple(turns_of(columns, graph, chat)),
+        turns=tuple(turns_of(columns, graph, chat.form)),
         finish_reason=finish,
         outcome=UNJUDGED_OUTCOME,
         times=TrajectoryTimes(began=served.began, ended_s=time.time() - served.began),

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 
 from rocstar.engine.gateway.dialects.events import error_object
+from rocstar.engine.gateway.endpoint import make_server
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.endpoint import LOGGED_OWNER, Endpoint
+from rocstar.engine.serve.endpoint import Endpoint
 from rocstar.sandbox.http.access_log import make_access_logger
 from rocstar.sandbox.http.drain import StopSignals, wait_until
 from rocstar.sandbox.http.errors import RequestError
@@ -48,21 +49,18 @@ async def open_endpoint(
             stack.callback(one.close)
         async with asyncio.TaskGroup() as tasks:
             endpoint = Endpoint(agent, tasks, options, store=store, note=note)
-            runner = web.AppRunner(
-                endpoint.app,
+            server = make_server(
+                endpoint.answer,
                 access_log=access,
                 access_log_class=make_access_logger(
-                    lambda request: request.get(LOGGED_OWNER, ""), options.trusted_proxies
+                    lambda request: getattr(request, "owner", ""), options.trusted_proxies
                 ),
-                handler_cancellation=True,
-                shutdown_timeout=CLOSE_S,
-                auto_decompress=False,  # a body is counted while it arrives
             )
+            runner = web.ServerRunner(server, shutdown_timeout=CLOSE_S)
             await runner.setup()
             try:
-                assert runner.server is not None
                 endpoint.url = listen(listening)[0]
-                async with endpoint.connections.opened(listening, protocol_factory(runner.server, malformed_response)):
+                async with endpoint.connections.opened(listening, protocol_factory(server, malformed_response)):
                     yield endpoint
             finally:
                 await endpoint.drain(drain_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -30,6 +29,7 @@ from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import load_trace
 from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
+from rocstar.sandbox.bench import table
 from rocstar.sandbox.command_line import CommandParser, format_error, number_option
 
 USAGE_ERROR, FAILED = 2, 1
@@ -94,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--two-levels", action="store_true", help=text)
     add("--part", type=_positive, default=PART, help=f"siblings that are granted together ({PART})")
     text = f"times a node's KV that is granted ({FILL:g}); the rest waits until something ends"
-    add("--fill", type=_above_zero, default=FILL, help=text)
+    add("--fill", type=number_option(math.ulp(0.0), math.inf, "a number above 0", float), default=FILL, help=text)
     add("--tool-workers", type=_positive, default=1024, help="tool calls at a time per node (1024)")
     text = f"KV pool of a replica in tokens ({MI300X_14B_KV_TOKENS}: 14B on one MI300X)"
     add("--kv-tokens", type=_positive, default=MI300X_14B_KV_TOKENS, help=text)
@@ -111,13 +111,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--html", type=Path, metavar="OUT", help="write a page with table and plots")
     add("--svg", type=Path, metavar="OUT", help="write the plots: OUT, and OUT with -occupancy in its name")
     return parser
-
-
-def _above_zero(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if (number := float(text)) > 0:  # NaN is not
-            return number
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
 
 
 def _check_targets(options: argparse.Namespace) -> None:
@@ -159,7 +152,7 @@ def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
         }
         print(json.dumps(shown))
         return 0
-    print("\n".join(found.facts), _text_table(found.ranked), sep="\n\n")
+    print("\n".join(found.facts), table(list(COLUMNS), map(_cells, found.ranked)), sep="\n\n")
     if found.advice is not None:
         print("", *found.advice.lines(found.cluster), sep="\n")
     return 0
@@ -291,34 +284,16 @@ def _load_work(options: argparse.Namespace) -> tuple[Workload, Workload | None]:
 
 def load_cost(path: Path) -> CostModel:
     """A cost model from JSON. ValueError names a coefficient that is missing or unknown."""
-    names = {f.name for f in fields(CostModel)}
     try:
-        values = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"--cost {path}: {reason}; give a JSON file of cost coefficients") from error
-    if not isinstance(values, dict) or not names - {"mixed"} <= values.keys() <= names:
-        raise ValueError(f"--cost {path}: must hold exactly {', '.join(sorted(names))} (mixed may be absent)")
-    try:
-        return CostModel(**values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"--cost {path}: {error}") from error
+        return CostModel(**json.loads(path.read_text(encoding="utf-8-sig")))
+    except (OSError, TypeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix("CostModel.__init__() ")
+        names = ", ".join(field.name for field in fields(CostModel))
+        raise ValueError(f"--cost {path}: {reason}; give a JSON file of {names} (mixed may be absent)") from error
 
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:
     return tuple(form.format(outcome) for form in COLUMNS.values())
-
-
-def _text_table(outcomes: Sequence[Outcome]) -> str:
-    """Columns as wide as they need to be."""
-    rows = [tuple(COLUMNS), *map(_cells, outcomes)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS))]
-    lines = []
-    for row in rows:
-        first = row[0].ljust(widths[0])
-        rest = "  ".join(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        lines.append(f"{first}  {rest}".rstrip())
-    return "\n".join(lines)
 
 
 def _draw(options: argparse.Namespace, found: _Results, make_page: PageMaker) -> None:

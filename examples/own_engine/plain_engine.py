@@ -14,7 +14,6 @@ import inspect
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -115,9 +114,7 @@ class Plain(EngineBackend):
     learns = True
 
     @contextlib.asynccontextmanager
-    async def open(
-        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
-    ) -> AsyncIterator[RolloutEngine]:
+    async def open(self, recipe: Recipe, path: str, thread: ThreadPoolExecutor) -> AsyncIterator[RolloutEngine]:
         """Open a fixed model on disk, for `rocstar eval` and `rocstar rollout`."""
         yield PlainEngine(AutoModelForCausalLM.from_pretrained(path), thread)
 

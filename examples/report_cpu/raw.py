@@ -98,7 +98,12 @@ async def conversations(recipe: Recipe, each: int, number: int) -> list[dict[str
     """So many demonstrations on so many puzzles of each family, with real tool results."""
     async with open_sandbox(recipe) as sandbox:
         rows = await make_demonstrations(
-            puzzles(each, TALK_SEED), number, seed=recipe.run.seed, sandbox=sandbox, tool=demonstrated_tool(recipe)
+            puzzles(each, TALK_SEED),
+            number,
+            seed=recipe.run.seed,
+            sandbox=sandbox,
+            tool=demonstrated_tool(recipe),
+            noise=recipe.sft.noise,
         )
     tools = [_without_input(schema) for schema in tool_box(recipe).schemas]
     rng = random.Random("conversations")

@@ -35,7 +35,7 @@ from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.agent import open_sandbox
-from rocstar.train.tasks.demonstrations import Noise, make_demonstrations
+from rocstar.train.tasks.demonstrations import make_demonstrations
 from rocstar.train.tasks.rows import jsonl_rows
 from rocstar.train.tasks.tools import demonstrated_tool
 
@@ -47,7 +47,6 @@ from phases import PhaseFailed, do, exit_code_of, train, write_rows  # noqa: E40
 
 RECIPE = HERE.parents[1] / "recipes" / "smollm2_words.toml"
 TRAIN_SEED, HELDOUT_SEED, SHOWN_SEED = 1, 7, 1000
-DEMONSTRATOR = Noise(guess=0.02, right=0.4, first_slip=0.2, retry_slip=0.0, no_tag=0.04, double_answer=0.04)
 LOW, HIGH = 0.08, 0.75
 """Pass rates between which a kind has signal: a group of a harder one is all wrong, else all right."""
 
@@ -151,7 +150,7 @@ async def _conversations(recipe: Recipe, tasks: Sequence[Task], number: int) -> 
             seed=recipe.run.seed,
             sandbox=sandbox,
             tool=demonstrated_tool(recipe),
-            noise=DEMONSTRATOR,
+            noise=recipe.sft.noise,
             programs=kinds.programs_of,
         )
 

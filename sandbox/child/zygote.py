@@ -159,7 +159,7 @@ def rehearse() -> None:
     own = sys.__stderr__
     vars(sys)["__stderr__"] = io.StringIO()
     for _ in range(12):
-        for faulty in (b"print(undefined)", b"print(1", b"1 / 0"):  # the cases of error_text.py
+        for faulty in (b"print(undefined)", b"print(1", b"1 / 0"):
             cell.run_source(faulty)
     vars(sys)["__stderr__"] = own
 

@@ -1,16 +1,19 @@
-"""Long texts and contents of a message as chunks beside its JSON. Pure functions.
+"""The values of a message: texts and contents as MessagePack, the long ones as chunks beside it. Pure functions.
 
     text, bytes --ChunkSplitter--> chunks of at most a MiB --> a hash in Redis --ChunkJoiner--> text, bytes
 
-Parsing or writing 64 MiB of JSON holds the interpreter lock for 0.1 s. In a long message the JSON therefore
-has only short values; a long value is replaced by the numbers of its first chunk and of the one after its
-last. Splitting and joining run in a thread: each chunk is short, and joining releases the lock.
+Parsing or writing a message of 64 MiB holds the interpreter lock. A long message therefore has only short
+values; a long value is replaced by the numbers of its first chunk and of the one after its last. Splitting and
+joining run in a thread: each chunk is short, and joining releases the lock. MessagePack's texts are UTF-8; a
+text with a lone surrogate is an extension.
 """
 
-from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from typing import Any
+
+from msgspec.msgpack import Ext
 
 from rocstar.sandbox._native import decode_text
 
@@ -24,7 +27,10 @@ LONG = 1 << 12
 MAX_MESSAGE_BYTES = 256 << 20
 """The maximum of all chunks of a message together."""
 
-ChunkRange = list[int]
+ODD_TEXT, LONG_TEXT, LONG_CONTENT = 1, 2, 3
+"""The extensions: a text that is no UTF-8, and the chunks of a text or a content."""
+
+_RANGE = struct.Struct("<II")
 
 
 @dataclass(eq=False)
@@ -35,58 +41,60 @@ class ChunkSplitter:
     apart: bool = False
     chunks: list[bytes] = field(default_factory=list)
 
-    def text(self, text: str) -> str | ChunkRange:
-        """Return the JSON value of a text: itself, or the range of its chunks."""
-        if not self.apart or len(text) < LONG:
-            return text
-        return self._add(
-            text[start : start + CHUNK_CHARS].encode("utf-8", "surrogatepass")
-            for start in range(0, len(text), CHUNK_CHARS)
-        )
+    def pack(self, value: Any) -> Any:
+        """Return what MessagePack has for a value. Fields of a dataclass that have their default are left
+        out."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, bytes):
+            return self.content(value)
+        if isinstance(value, Mapping):
+            return {self.pack(name): self.pack(one) for name, one in value.items()}
+        if isinstance(value, Sequence):
+            return [self.pack(one) for one in value]
+        if is_dataclass(value):
+            values = [(one.name, getattr(value, one.name), one.default) for one in fields(value)]
+            return {name: self.pack(given) for name, given, default in values if given != default}
+        return value
 
-    def content(self, content: bytes) -> str | ChunkRange:
-        """Return the JSON value of bytes: base64, or the range of its chunks."""
+    def text(self, text: str) -> str | Ext:
+        if self.apart and len(text) >= LONG:
+            pieces = (text[start : start + CHUNK_CHARS] for start in range(0, len(text), CHUNK_CHARS))
+            return self._add(LONG_TEXT, (piece.encode("utf-8", "surrogatepass") for piece in pieces))
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return Ext(ODD_TEXT, text.encode("utf-8", "surrogatepass"))
+        return text
+
+    def content(self, content: bytes) -> bytes | Ext:
         if not self.apart or len(content) < LONG:
-            return b64encode(content).decode()
-        return self._add(content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES))
+            return content
+        starts = range(0, len(content), CHUNK_BYTES)
+        return self._add(LONG_CONTENT, (content[start : start + CHUNK_BYTES] for start in starts))
 
-    def _add(self, chunks: Iterator[bytes]) -> ChunkRange:
+    def _add(self, kind: int, chunks: Iterator[bytes]) -> Ext:
         first = len(self.chunks)
         self.chunks.extend(chunks)
-        return [first, len(self.chunks)]
+        return Ext(kind, _RANGE.pack(first, len(self.chunks)))
 
 
 @dataclass(eq=False)
 class ChunkJoiner:
-    """The inverse of `ChunkSplitter`. Methods raise TypeError or ValueError for values that it cannot
-    produce."""
+    """The inverse of `ChunkSplitter`."""
 
     chunks: Sequence[bytes]
 
-    def text(self, given: Any) -> str:
-        if isinstance(given, str):
-            return given
-        return decode_text(self._joined(given))
-
-    def content(self, given: Any) -> bytes:
-        if isinstance(given, str):
-            return b64decode(given, validate=True)
-        return self._joined(given)
-
-    def _joined(self, chunk_range: Any) -> bytes:
-        first, end = map(int, chunk_range)
-        if not 0 <= first < end <= len(self.chunks):
+    def unpack(self, kind: int, data: memoryview) -> str | bytes:
+        """Return the value of an extension. Raise ValueError or struct.error for one that the splitter cannot
+        produce."""
+        if kind == ODD_TEXT:
+            return decode_text(data)
+        first, end = _RANGE.unpack(data)
+        if kind not in (LONG_TEXT, LONG_CONTENT) or not first < end <= len(self.chunks):
             raise ValueError(f"there are no chunks {first} to {end}")
-        return self.chunks[first] if end == first + 1 else b"".join(self.chunks[first:end])
-
-
-def sizes_of(given: Any) -> list[int]:
-    """Return the chunk sizes that a message states. Raise TypeError or ValueError for impossible ones."""
-    if not isinstance(given, list) or not all(type(size) is int and 0 < size <= CHUNK_BYTES for size in given):
-        raise ValueError(f"chunk sizes are not a list of 1 to {CHUNK_BYTES}")
-    if sum(given) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"the chunks have {sum(given)} bytes, more than {MAX_MESSAGE_BYTES}")
-    return given
+        joined = self.chunks[first] if end == first + 1 else b"".join(self.chunks[first:end])
+        return decode_text(joined) if kind == LONG_TEXT else joined
 
 
 def grouped(sizes: Sequence[int]) -> Iterator[range]:

@@ -7,13 +7,23 @@ connection or is unreachable for --patience-s; while it waits, it prints a line 
 
 import argparse
 import asyncio
+import math
 import os
 import signal
 import sys
 from pathlib import Path
 
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.command_line import INTERRUPTED, Starting, Waiting, print_status, require_own_users
+from rocstar.sandbox.command_line import (
+    INTERRUPTED,
+    Starting,
+    Waiting,
+    count_option,
+    number_option,
+    print_status,
+    require_own_users,
+    seconds_option,
+)
 from rocstar.sandbox.extras import left_out, missing_extra_message, offered_flavours
 from rocstar.sandbox.types import SandboxError
 
@@ -63,15 +73,16 @@ def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
         metavar="NAME[,NAME...]",
         help="flavours of this node; default: %(default)s",
     )
-    parser.add_argument("--max-live", type=int, metavar="N", help="programs at a time; default 1.5 per core")
+    parser.add_argument("--max-live", type=count_option, metavar="N", help="programs at a time; default 1.5 per core")
     parser.add_argument(
-        "--memory-bytes", type=int, metavar="N", help="memory of all programs together; default: the pool's"
+        "--memory-bytes", type=count_option, metavar="N", help="memory of all programs together; default: the pool's"
     )
     parser.add_argument("--allow-shared-user", action="store_true", help="run as root even if programs share its user")
     parser.add_argument("--name", help="name in the list of workers; default: host, process and a random part")
+    patience = number_option(0, math.inf, "a time; give seconds", float)
     add = parser.add_argument
-    add("--patience-s", type=float, default=300.0, help="seconds that Redis may be unreachable")
-    add("--drain-s", type=float, default=10.0, help="seconds to finish after a signal")
+    add("--patience-s", type=patience, default=300.0, help="seconds that Redis may be unreachable")
+    add("--drain-s", type=seconds_option, default=10.0, help="seconds to finish after a signal")
     parser.set_defaults(run=run_worker)
 
 
@@ -92,15 +103,7 @@ def run_worker(options: argparse.Namespace) -> int:
         raise ValueError(f"unknown flavour {unknown[0]!r}. Choose from {', '.join(FLAVOURS)}.")
     if not flavours:
         raise ValueError(f"--flavours is empty. Choose from {', '.join(FLAVOURS)}.")
-    max_live = default_max_live() if options.max_live is None else options.max_live
-    if max_live < 1:
-        raise ValueError(f"--max-live is {max_live}. Pass at least 1.")
-    if not options.patience_s >= 0:  # also rejects NaN; infinity is allowed
-        raise ValueError(f"--patience-s is {options.patience_s}. Pass seconds, for example 300.")
-    if not 0 <= options.drain_s < float("inf"):
-        raise ValueError(f"--drain-s is {options.drain_s}. Pass seconds, for example 10.")
-    if options.memory_bytes is not None and options.memory_bytes < 1:
-        raise ValueError(f"--memory-bytes is {options.memory_bytes}. Pass the memory of all programs together.")
+    max_live = options.max_live or default_max_live()
     warn_of_password(options)
     if flavours == offered_flavours():  # the default
         for line in left_out():

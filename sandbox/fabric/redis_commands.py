@@ -37,7 +37,7 @@ ENQUEUE, AUDIT, STEP, FORGET_CONSUMER = map(_script, ("enqueue", "audit", "step"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricMessage:
-    """blob: JSON. chunks: the name of the message's chunks, or ""."""
+    """blob: MessagePack (wire.py). chunks: the name of the message's chunks, or ""."""
 
     blob: bytes
     chunks: str = ""

@@ -22,7 +22,7 @@ from rocstar.sandbox.types import SandboxError
 
 T = TypeVar("T")
 
-PREFIX = "rocstar:fabric:2"
+PREFIX = "rocstar:fabric:3"
 """The prefix of all keys; its last part is the version of the formats."""
 
 ANSWER_TIMEOUT_S = 5.0

@@ -1,15 +1,13 @@
 """The messages in Redis: entries of calls for workers, answers for clients, the list of workers. Pure
 functions.
 
-    entry    {"v", "flavour", "limits": [{...}], "sizes": [of its chunks],
-              "calls": [[id, remaining_s, code, stdin, limits index, seed, {file: content}, owner, [fetch],
-                         displays, weight]]}    from the files on, trailing empty fields are omitted
-    answers  {"v", "refs": [entry ref], "fields": [...], "results": [[ref index, id, field values...]],
-              "errors": [[ref index, id or null, message, kind, retryable]], "sizes"}
+    entry    {"v", "sizes": [of its chunks], "calls": [[id, remaining_s, {field of ExecRequest: value}]]}
+    answers  {"v", "sizes", "results": [[entry ref, id, {field of ExecResult: value}]],
+              "errors": [[entry ref, id or null, message, kind, retryable]]}
 
-JSON as UTF-8 that keeps lone surrogates, so that every text arrives unchanged. With `apart`, long texts and
-contents of a message are chunks beside it (chunks.py); other contents are base64. Each message has the field
-names once, so that nodes of different versions detect each other instead of confusing fields.
+MessagePack, whose texts are UTF-8; chunks.py has other texts, and with `apart` those that are long.
+Fields that have their default are left out, so "v" is a digest of all fields and defaults: nodes of versions that
+differ in one detect each other.
 
 Other programs may write to the same Redis, so every message is checked: an invalid one fails only itself.
 """
@@ -17,15 +15,18 @@ Other programs may write to the same Redis, so every message is checked: an inva
 import contextlib
 import json
 import math
+import struct
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.fabric.chunks import ChunkJoiner, ChunkSplitter, sizes_of
-from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError, Status
-
-VERSION = 2
+from rocstar.sandbox.fabric.chunks import CHUNK_BYTES, MAX_MESSAGE_BYTES, ChunkJoiner, ChunkSplitter
+from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError
 
 LIGHT = 1 << 18
 """The characters above which a message has a single call and chunks; a lighter one is read and written in a
@@ -34,26 +35,11 @@ few milliseconds."""
 MAX_BYTES = 4 << 20
 """The maximum of a message without its chunks."""
 
-_MOST_ID = 1 << 64
-
 MOST_CAPACITY = 1 << 16
 """The most programs at a time of one worker."""
 
 Outcome = ExecResult | SandboxError
-
-_RESULT_FIELDS = [field.name for field in fields(ExecResult)]
-_LIMIT_FIELDS = [field.name for field in fields(Limits)]
-_RESULT_TYPES: dict[str, tuple[type, ...]] = {
-    "exit_code": (int, type(None)),
-    "signal": (int, type(None)),
-    "stdout_truncated": (bool,),
-    "stderr_truncated": (bool,),
-    "wall_s": (int, float),
-    "cpu_s": (int, float),
-    "peak_memory_bytes": (int,),
-    "isolation": (str,),
-    "tier": (str,),
-}
+CallId = Annotated[int, Meta(gt=0)]
 
 
 class WireError(ValueError):
@@ -62,6 +48,29 @@ class WireError(ValueError):
 
 def full_error(reason: str) -> SandboxError:
     return SandboxError(f"the fabric is full: {reason}. Try again later.", kind="full", retryable=True)
+
+
+def format_digest(*kinds: type[Any]) -> int:
+    """Return a digest of the names and defaults of the fields of dataclasses."""
+    rows = [(one.name, None if one.default is MISSING else one.default) for kind in kinds for one in fields(kind)]
+    return zlib.crc32(repr(rows).encode())
+
+
+VERSION = format_digest(Limits, ExecRequest, Display, ExecResult)
+
+
+class _Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    v: int = VERSION
+    sizes: list[Annotated[int, Meta(gt=0, le=CHUNK_BYTES)]]
+
+
+class _Entry(_Message, kw_only=True):
+    calls: Annotated[list[tuple[CallId, float | None, msgspec.Raw]], Meta(min_length=1)]
+
+
+class _Answers(_Message, kw_only=True):
+    results: list[tuple[str, CallId, msgspec.Raw]]
+    errors: list[tuple[str, CallId | None, msgspec.Raw]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,25 +103,12 @@ class EntryDraft:
         if len(flavours) != 1:
             raise ValueError(f"an entry has calls of one flavour, not of {sorted(flavours)}")
         splitter = ChunkSplitter(apart=apart)
-        limits: dict[Limits, int] = {}
-        self._rows = []
-        for call_id, request in calls:
-            number = limits.setdefault(request.limits, len(limits))
-            texts = splitter.text(request.code), splitter.text(request.stdin)
-            row = [call_id, None, *texts, number, request.seed]
-            files = {name: splitter.content(content) for name, content in request.files.items()}
-            more = [files, request.owner, list(request.fetch), request.displays, request.weight - 1]
-            while more and not more[-1]:
-                more.pop()
-            self._rows.append([*row, *more])
-        tables = [{name: getattr(limit, name) for name in _LIMIT_FIELDS} for limit in limits]
+        self._rows = [(call_id, _raw(splitter.pack(request))) for call_id, request in calls]
         self.chunks = splitter.chunks
-        self._message = {"v": VERSION, "flavour": flavours.pop(), "limits": tables, **_sizes(splitter)}
 
     def encode(self, remaining_s: Sequence[float | None]) -> bytes:
-        for row, seconds in zip(self._rows, remaining_s, strict=True):
-            row[1] = seconds
-        return _dump({**self._message, "calls": self._rows})
+        rows = [(call_id, left_s, raw) for (call_id, raw), left_s in zip(self._rows, remaining_s, strict=True)]
+        return _dump(_Entry(sizes=[*map(len, self.chunks)], calls=rows))
 
 
 class WrittenEntry:
@@ -121,67 +117,37 @@ class WrittenEntry:
     def __init__(self, blob: bytes) -> None:
         """Raises WireError."""
         with _readable("an entry"):
-            self._message = _load(blob)
-            self._rows = [(_id(row[0]), *row[1:]) for row in self._message["calls"]]
-            self.ids = {row[0] for row in self._rows}
-            self.sizes = sizes_of(self._message.get("sizes", []))
-            if not self.ids or len(self.ids) != len(self._rows):
-                raise ValueError("it has no calls, or two calls have the same id")
+            message = _load(blob, _Entry)
+            self._rows, self.sizes = message.calls, message.sizes
+            self.ids = {call_id for call_id, _, _ in self._rows}
+            if len(self.ids) != len(self._rows):
+                raise ValueError("two calls have the same id")
 
     def calls(self, chunks: Sequence[bytes] = ()) -> list[WireCall]:
         """Return the calls. Raise WireError."""
         with _readable("an entry"):
-            joiner = ChunkJoiner(chunks)
-            limits = [Limits(**table) for table in self._message["limits"]]
-            flavour = self._message["flavour"]
-            return [
-                WireCall(
-                    id=call_id,
-                    remaining_s=None if remaining_s is None else _seconds(remaining_s),
-                    request=ExecRequest(
-                        code=joiner.text(code),
-                        stdin=joiner.text(stdin),
-                        limits=limits[number],
-                        flavour=flavour,
-                        seed=seed,
-                        files=_files(joiner, *more[:1]),
-                        owner="".join(more[1:2]),
-                        fetch=tuple(*more[2:3]),
-                        displays=any(more[3:4]),
-                        weight=1 + sum(more[4:5]),
-                    ),
-                )
-                for call_id, remaining_s, code, stdin, number, seed, *more in self._rows
-            ]
-
-
-def _files(joiner: ChunkJoiner, given: Any = None) -> dict[str, bytes]:
-    return {name: joiner.content(content) for name, content in (given or {}).items()}
+            found = []
+            for call_id, remaining_s, raw in self._rows:
+                request = _unpacked(raw, chunks, ExecRequest)
+                request = replace(request, fetch=tuple(request.fetch))
+                found.append(WireCall(id=call_id, remaining_s=_finite(remaining_s), request=request))
+            return found
 
 
 def encode_answers(answers: Iterable[Answer], *, apart: bool = False) -> tuple[bytes, list[bytes]]:
     """Return (message, chunks)."""
-    refs: dict[str, int] = {}
     results, errors = [], []
     splitter = ChunkSplitter(apart=apart)
     for answer in answers:
-        number = refs.setdefault(answer.ref, len(refs))
         outcome = answer.outcome
         if isinstance(outcome, SandboxError):
-            errors.append([number, answer.call_id, str(outcome), outcome.kind, outcome.retryable])
+            error = splitter.pack([str(outcome), outcome.kind, outcome.retryable])
+            errors.append((answer.ref, answer.call_id, _raw(error)))
         else:
-            results.append([number, answer.call_id, *_values(outcome, splitter)])
-    message = {"v": VERSION, "refs": list(refs), "fields": _RESULT_FIELDS, **_sizes(splitter)}
-    return _dump({**message, "results": results, "errors": errors}), splitter.chunks
-
-
-def _values(result: ExecResult, splitter: ChunkSplitter) -> list[Any]:
-    values: dict[str, Any] = {name: getattr(result, name) for name in _RESULT_FIELDS}
-    values["stdout"], values["stderr"] = splitter.text(result.stdout), splitter.text(result.stderr)
-    values["value"] = None if result.value is None else splitter.text(result.value)
-    values["files"] = {name: splitter.content(content) for name, content in result.files.items()}
-    values["displays"] = [[one.mime, splitter.content(one.data)] for one in result.displays]
-    return list(values.values())
+            assert answer.call_id is not None, "a result is of one call"
+            results.append((answer.ref, answer.call_id, _raw(splitter.pack(outcome))))
+    message = _Answers(sizes=[*map(len, splitter.chunks)], results=results, errors=errors)
+    return _dump(message), splitter.chunks
 
 
 class WrittenAnswers:
@@ -190,49 +156,23 @@ class WrittenAnswers:
     def __init__(self, blob: bytes) -> None:
         """Raises WireError."""
         with _readable("answers"):
-            self._message = _load(blob)
-            self.sizes = sizes_of(self._message.get("sizes", []))
+            self._message = _load(blob, _Answers)
+            self.sizes = self._message.sizes
 
     def answers(self, chunks: Sequence[bytes] = ()) -> list[Answer]:
         """Return the results, then the errors. Raise WireError."""
         with _readable("answers"):
-            joiner, message = ChunkJoiner(chunks), self._message
-            refs = dict(enumerate(map(_text, message["refs"])))
-            names = message["fields"]
-            answers = [
-                Answer(
-                    ref=refs[number],
-                    call_id=_id(call_id),
-                    outcome=_result(dict(zip(names, values, strict=True)), joiner),
-                )
-                for number, call_id, *values in message["results"]
-            ]
-            return answers + [
-                Answer(
-                    ref=refs[number],
-                    call_id=None if call_id is None else _id(call_id),
-                    outcome=SandboxError(_text(text), kind=_text(kind), retryable=retryable is True),
-                )
-                for number, call_id, text, kind, retryable in message["errors"]
-            ]
-
-
-def _result(values: dict[str, Any], joiner: ChunkJoiner) -> ExecResult:
-    for name, kinds in _RESULT_TYPES.items():
-        if type(values[name]) not in kinds:
-            raise TypeError(f"{name} is of type {type(values[name]).__name__}")
-    value = values["value"]
-    texts = {
-        "status": Status(values["status"]),
-        "stdout": joiner.text(values["stdout"]),
-        "stderr": joiner.text(values["stderr"]),
-        "value": None if value is None else joiner.text(value),
-        "wall_s": _seconds(values["wall_s"], least=0.0),
-        "cpu_s": _seconds(values["cpu_s"], least=0.0),
-        "files": _files(joiner, values["files"]),
-        "displays": tuple(Display(_text(mime), joiner.content(data)) for mime, data in values["displays"]),
-    }
-    return ExecResult(**{**values, **texts})
+            answers = []
+            for ref, call_id, raw in self._message.results:
+                result = _unpacked(raw, chunks, ExecResult)
+                if min(_finite(result.wall_s), _finite(result.cpu_s)) < 0:
+                    raise ValueError("a time is less than 0")
+                answers.append(Answer(ref=ref, call_id=call_id, outcome=result))
+            for ref, some_id, raw in self._message.errors:
+                text, kind, retryable = _unpacked(raw, chunks, tuple[str, str, bool])
+                error = SandboxError(text, kind=kind, retryable=retryable)
+                answers.append(Answer(ref=ref, call_id=some_id, outcome=error))
+            return answers
 
 
 def request_weight(request: ExecRequest) -> int:
@@ -249,40 +189,40 @@ def weight(outcome: Outcome) -> int:
     return 256 + len(outcome.stdout) + len(outcome.stderr) + len(outcome.value or "") + taken * 4 // 3
 
 
-def _id(given: Any) -> int:
-    if type(given) is not int or not 0 < given < _MOST_ID:
-        raise ValueError("invalid call id")
-    return given
+T = TypeVar("T")
+M = TypeVar("M", bound=_Message)
+N = TypeVar("N", float, float | None)
 
 
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
-        raise TypeError(f"expected a text, not {type(given).__name__}")
-    return given
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(value))
 
 
-def _seconds(given: Any, least: float = -math.inf) -> float:
-    if type(given) not in (int, float) or not (math.isfinite(given) and given >= least):
-        raise ValueError("invalid time")
-    seconds: float = given
+def _unpacked(raw: msgspec.Raw, chunks: Sequence[bytes], kind: type[T]) -> T:
+    value = msgspec.msgpack.decode(raw, ext_hook=ChunkJoiner(chunks).unpack)
+    if isinstance(value, dict) and (unknown := value.keys() - {field.name for field in fields(kind)}):  # type: ignore[arg-type]
+        raise ValueError(f"unknown field {min(unknown)!r}")
+    return msgspec.convert(value, kind)
+
+
+def _finite(seconds: N) -> N:
+    if seconds is not None and not math.isfinite(seconds):
+        raise ValueError("a time is not finite")
     return seconds
 
 
-def _sizes(splitter: ChunkSplitter) -> dict[str, list[int]]:
-    return {"sizes": [len(chunk) for chunk in splitter.chunks]} if splitter.chunks else {}
+def _dump(message: _Message) -> bytes:
+    return msgspec.msgpack.encode(message)
 
 
-def _dump(message: dict[str, Any]) -> bytes:
-    text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _load(blob: bytes) -> dict[str, Any]:
+def _load(blob: bytes, kind: type[M]) -> M:
     if len(blob) > MAX_BYTES:
         raise ValueError(f"the message has {len(blob)} bytes")
-    message = json.loads(blob.decode("utf-8", "surrogatepass"))
-    if not isinstance(message, dict) or message.get("v") != VERSION:
-        raise ValueError(f"it is not a message of version {VERSION}")
+    message = msgspec.msgpack.decode(blob, type=kind)
+    if message.v != VERSION:
+        raise ValueError(f"it has version {message.v}, this node {VERSION}")
+    if sum(message.sizes) > MAX_MESSAGE_BYTES:
+        raise ValueError(f"the chunks have {sum(message.sizes)} bytes, more than {MAX_MESSAGE_BYTES}")
     return message
 
 
@@ -290,7 +230,10 @@ def _load(blob: bytes) -> dict[str, Any]:
 def _readable(what: str) -> Iterator[None]:
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (
+        *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+        *(msgspec.MsgspecError, struct.error),
+    ) as error:
         # An exception keeps its text, which may contain a long message.
         raise WireError(f"this version of rocstar cannot read {what}: {str(error)[:200]}") from None
 
@@ -304,7 +247,7 @@ class WorkerInfo:
     the programs that it runs at a time."""
 
     name: str
-    capacity: int
+    capacity: Annotated[int, Meta(ge=1, le=MOST_CAPACITY)]
     flavours: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -319,12 +262,8 @@ def decode_workers(members: Iterable[bytes]) -> list[WorkerInfo]:
     """Return the workers. Omit members of other versions, and unknown flavours."""
     workers = []
     for member in members:
-        try:
-            fields = json.loads(member)
-            known = tuple(name for name in FLAVOURS if name in list(fields["flavours"]))
-            worker = WorkerInfo(**{**fields, "flavours": known})
-            if known and type(worker.name) is str and type(worker.capacity) is int:
-                workers += [worker] if 1 <= worker.capacity <= MOST_CAPACITY else []
-        except (LookupError, RecursionError, TypeError, ValueError):
-            continue  # written by another version
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):  # written by another version
+            worker = msgspec.json.decode(member, type=WorkerInfo)
+            if known := tuple(name for name in FLAVOURS if name in worker.flavours):
+                workers.append(replace(worker, flavours=known))
     return workers

@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from rocstar.sandbox.command_line import number_option
+
 BACKLOG = 4096
 LOOPBACK = ("127.0.0.1", "::1")
 EVERY_ADDRESS = ("", "::")
 PORT_TRIES = 16
 """A port that is free in one family may be taken in the other."""
 
+port_number = number_option(0, 65_535, "a port; give 0 to 65535")
 _NO_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -74,13 +77,6 @@ def parse_address(options: argparse.Namespace) -> Address:
     if options.unix_group and not options.unix:
         raise ValueError(f"--unix-group {options.unix_group}: of a Unix socket; give --unix PATH, too")
     return Address(hosts=tuple(options.host), port=options.port, unix=options.unix, unix_group=options.unix_group)
-
-
-def port_number(text: str) -> int:
-    """Parse a port, for argparse."""
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give 0 to 65535")
-    return int(text)
 
 
 def bind(address: Address) -> list[socket.socket]:

@@ -20,7 +20,6 @@ a megabyte of headers and a body, which are not counted before their turn."""
 
 LOG_EVERY_S = 1.0
 NOT_HTTP = "the request is not HTTP"
-_UVICORN = "Invalid HTTP request received."
 _FAILED = "the server failed; its log says why"
 RenderError = Callable[[int, str], web.Response]
 """A function that renders an error response from a status and its reason."""
@@ -29,7 +28,9 @@ RenderError = Callable[[int, str], web.Response]
 def protocol_factory(server: web.Server, refused: RenderError) -> Callable[[], asyncio.Protocol]:
     """Return the factory of the connections' protocols; `refused` renders errors in the server's format."""
     web_protocol.MAX_MSG_QUEUE_SIZE = MAX_PIPELINED
-    limit_log("aiohttp.server")
+    logger = logging.getLogger("aiohttp.server")
+    if not any(isinstance(known, _OneLine) for known in logger.filters):
+        logger.addFilter(_OneLine())
     return partial(_Protocol, server, refused, asyncio.get_running_loop())
 
 
@@ -58,14 +59,9 @@ def format_reason(error: HttpProcessingError) -> str:
     return printable_line(" ".join(error.message.split()).removesuffix(" ^"))
 
 
-def limit_log(name: str) -> None:
-    """Have a server's logger write one line for a request that is not HTTP, at most one in `LOG_EVERY_S`."""
-    logger = logging.getLogger(name)
-    if not any(isinstance(known, _OneLine) for known in logger.filters):
-        logger.addFilter(_OneLine())
-
-
 class _OneLine(logging.Filter):
+    """Writes one line for a request that is not HTTP, at most one in `LOG_EVERY_S`."""
+
     def __init__(self) -> None:
         super().__init__()
         self._logged_s = float("-inf")
@@ -73,7 +69,7 @@ class _OneLine(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError) and record.msg != _UVICORN:
+        if not isinstance(error, HttpProcessingError):
             return True
         now_s = time.monotonic()
         if now_s - self._logged_s < LOG_EVERY_S:
@@ -82,8 +78,7 @@ class _OneLine(logging.Filter):
         more = f"; {self._dropped} more since the last of these lines" if self._dropped else ""
         self._logged_s, self._dropped = now_s, 0
         client = f" from {record.args[0]}" if isinstance(record.args, tuple) and record.args else ""
-        reason = f": {format_reason(error)}" if isinstance(error, HttpProcessingError) else ""
-        record.msg, record.args = f"a request{client} is not HTTP{reason}{more}", ()
+        record.msg, record.args = f"a request{client} is not HTTP: {format_reason(error)}{more}", ()
         record.exc_info, record.exc_text = None, None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
         return True

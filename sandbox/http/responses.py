@@ -199,7 +199,7 @@ def _response_head(status: int, content_type: str, now_s: int) -> bytes:
     return "\r\n".join(lines).encode("ascii")
 
 
-async def send(request: HttpRequest, answer: HttpResponse, timeout_s: float = WRITE_S) -> web.StreamResponse:
+async def send(request: web.BaseRequest, answer: HttpResponse, timeout_s: float = WRITE_S) -> web.StreamResponse:
     """Send a response. A long one is written here, except the part that fits the connection's buffer, since
     the server would copy it whole while the event loop is blocked. Raises ConnectionResetError if the client
     reads nothing for `timeout_s`."""

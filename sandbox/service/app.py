@@ -11,7 +11,7 @@ aiohttp would resolve the route of each request again. serve.py starts and stops
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,9 +24,8 @@ from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhau
 from rocstar.sandbox.http.decode_process import DecodePool
 from rocstar.sandbox.http.errors import InvalidJson, RequestError, SchemaError, shutting_down
 from rocstar.sandbox.http.guard import Owners, authenticate, run_name
-from rocstar.sandbox.http.malformed import protocol_factory
 from rocstar.sandbox.http.metrics import CONTENT_TYPE
-from rocstar.sandbox.http.routes import UNKNOWN_ROUTE, HttpRequest, HttpRoute, RouteMatch, Routes
+from rocstar.sandbox.http.routes import UNKNOWN_ROUTE, HttpRequest, HttpRoute, RouteMatch, Routes, open_server
 from rocstar.sandbox.service import openapi
 from rocstar.sandbox.service.admission import Admission, ReadinessProbe
 from rocstar.sandbox.service.dialects.code_judge import CodeJudge, JudgeOptions
@@ -40,13 +39,8 @@ from rocstar.sandbox.service.sessions import SessionTable
 from rocstar.sandbox.service.validation import ServiceLimits
 from rocstar.sandbox.types import SandboxError, SessionSandbox
 
-MAX_HEADERS = 64
 MAX_STORED_BYTES = 256 << 20
 """The maximum size of all stored responses of idempotency keys."""
-
-READ_BYTES = 1 << 16
-"""The buffer of a body before it is read; twice as much pauses reading, or a sixteenth as many chunks. In
-chunks of one byte each takes a microsecond."""
 
 SHUTDOWN_S = 60.0
 """The time for active requests at the shutdown, aiohttp's default."""
@@ -152,26 +146,19 @@ class Service:
         self, *, access_log: logging.Logger | None = None, shutdown_s: float = SHUTDOWN_S
     ) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
         """Yield the factory of the connections' protocols. When the block exits, all requests have ended."""
-        server = web.Server(
-            self._answered,
-            request_factory=partial(HttpRequest, loop=asyncio.get_running_loop()),
-            handler_cancellation=True,
-            max_headers=MAX_HEADERS,
-            read_bufsize=READ_BYTES,
-            auto_decompress=False,  # aiohttp would inflate a body before its size is counted
-            access_log=access_log,
-            access_log_class=make_access_logger(
-                lambda request: getattr(request, "owner", ""), self.options.trusted_proxies
-            ),
-        )
-        runner = web.ServerRunner(server, shutdown_timeout=shutdown_s)
-        await runner.setup()
+        logger = make_access_logger(lambda request: getattr(request, "owner", ""), self.options.trusted_proxies)
         sweepers = [asyncio.create_task(part.run_sweeper()) for part in (self.sessions, self.connections)]
         try:
-            yield protocol_factory(server, partial(malformed_response, "/v1"))
+            async with open_server(
+                self._answered,
+                partial(malformed_response, "/v1"),
+                shutdown_s=shutdown_s,
+                access_log=access_log,
+                access_log_class=logger,
+            ) as make_protocol:
+                with closing(self.connections):
+                    yield make_protocol
         finally:
-            self.connections.close()
-            await runner.cleanup()
             for sweeper in sweepers:
                 sweeper.cancel()
             await asyncio.gather(*sweepers, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 import argparse
 
+from rocstar.sandbox.command_line import count_option, seconds_option
 from rocstar.sandbox.extras import missing_extra_message, offered_flavours
 from rocstar.sandbox.http.listening import add_access_log_options, add_listening_options
 from rocstar.sandbox.types import DEFAULT_LIMITS
@@ -34,26 +35,31 @@ def add_serve_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="interpreters kept warm (default: %(default)s); a call that names none gets one by its imports",
     )
     add_flavour_file(parser)
-    add("--max-live", type=_count, help="programs at a time (default: MAX_WORKERS, or 1.5 per core)")
-    add("--memory-bytes", type=_count, help="what calls may take together (default: 3/4 of the machine)")
-    add("--max-calls", type=_count, default=65_536, help="calls in flight before 429 (default: %(default)s)")
-    add("--max-sessions", type=_count, default=4096, help="sessions held (default: %(default)s)")
-    add("--session-lease-s", type=_seconds, default=1800.0, help="idle time of a session (default: %(default)s)")
-    add("--max-wall-s", type=_seconds, default=3600.0, help="longest wall_s of a call (default: %(default)s)")
+    add("--max-live", type=count_option, help="programs at a time (default: MAX_WORKERS, or 1.5 per core)")
+    add("--memory-bytes", type=count_option, help="what calls may take together (default: 3/4 of the machine)")
+    add("--max-calls", type=count_option, default=65_536, help="calls in flight before 429 (default: %(default)s)")
+    add("--max-sessions", type=count_option, default=4096, help="sessions held (default: %(default)s)")
+    add("--session-lease-s", type=seconds_option, default=1800.0, help="idle time of a session (default: %(default)s)")
+    add("--max-wall-s", type=seconds_option, default=3600.0, help="longest wall_s of a call (default: %(default)s)")
     add(
         "--file-bytes",
-        type=_count,
+        type=count_option,
         default=DEFAULT_LIMITS.file_bytes,
         help="size of a file of a program that asks for no other limit (default: %(default)s)",
     )
     add(
         "--files",
-        type=_count,
+        type=count_option,
         default=DEFAULT_LIMITS.files,
         help="files at a time of a program that asks for no other limit (default: %(default)s)",
     )
-    add("--max-body-bytes", type=_count, default=64 << 20, help="largest request (default: %(default)s)")
-    add("--drain-s", type=_seconds, default=30.0, help="time for calls to end after SIGTERM (default: %(default)s)")
+    add("--max-body-bytes", type=count_option, default=64 << 20, help="largest request (default: %(default)s)")
+    add(
+        "--drain-s",
+        type=seconds_option,
+        default=30.0,
+        help="time for calls to end after SIGTERM (default: %(default)s)",
+    )
     add(
         "--allow-shared-user",
         action="store_true",
@@ -74,22 +80,6 @@ def _run_serve(options: argparse.Namespace) -> int:
     from rocstar.sandbox.service.serve import run
 
     return run(options)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count; give a whole number of at least 1")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; give seconds")
-    return value
 
 
 MCP_DESCRIPTION = """Serve the sandbox to programs that speak the Model Context Protocol: over standard input

@@ -5,8 +5,8 @@ from typing import Any
 from rocstar.engine.tools.box import Dispatcher, ToolBox
 from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
 from rocstar.engine.types import ToolCall, ToolResult
-from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits
+from tests.fakes.sandbox import FakeSandbox
 
 LIMITS = Limits(wall_s=1.5)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from rocstar.engine.types import Attempt, Task, ToolCall, ToolResult, Turn
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.train.algorithm.advantages import ESTIMATORS, Sample
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.recipe import own_code
-from rocstar.train.recipe.reward_config import RewardConfig
+from rocstar.train.recipe.config import RewardConfig
 from rocstar.train.tasks.own_reward import check_reward
+from tests.fakes.sandbox import FakeSandbox, ok
 
 IDEAS = Path(__file__).parents[2] / "examples" / "failed_ideas" / "ideas.py"
 

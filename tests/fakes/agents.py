@@ -11,8 +11,8 @@ from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Limits
+from tests.fakes.sandbox import FakeSandbox, ok
 from tests.fakes.scripted_policy import ByteTokenizer, ScriptedPolicy
 
 TOKENIZER = ByteTokenizer()

@@ -300,7 +300,7 @@ class ScriptedPolicy:
             live.ids.append(token)
             live.versions.append(self.version)
             if (heard := self._hearing.get(request.request_id)) is not None:
-                heard(len(live.ids) - 1, token)
+                heard(len(live.ids) - 1, token, logprob_of(token))
         return StopReason.stop if live.ids[-1] in request.stop_ids else StopReason.length
 
     async def _take_slot(self, live: _Answering) -> bool:

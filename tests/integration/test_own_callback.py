@@ -22,7 +22,7 @@ def train(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_run_ends_early_and_goes_on_with_resume(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for step, options in ((2, ()), (4, ("--resume",))):
-        ended = train(*options, folder=tmp_path)
+        ended = train(*options, "--eval.0.every=2", folder=tmp_path)
         assert ended.returncode == 0, ended.stderr
         assert f"stopped behind step {step} by EarlyStop: reward/mean was at least 0.0" in ended.stderr
         assert (folder / "checkpoints" / f"step_{step}" / "COMPLETE").exists()

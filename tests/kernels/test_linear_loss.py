@@ -21,8 +21,9 @@ from rocstar.kernels import linear_loss as module
 from rocstar.kernels import wide_products
 from rocstar.kernels.linear_loss import KernelUnavailableError, linear_logprobs, linear_loss, ops_for
 from rocstar.kernels.row_loss import RowLoss
-from rocstar.train.algorithm.loss import clip, imitation_loss, logprobs_and_entropy
+from rocstar.train.algorithm.loss import imitation_loss, logprobs_and_entropy, stopped
 
+from ..fakes.tiny import policy_tokens
 from ..warm_python import warm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -73,7 +74,8 @@ def test_it_is_the_definition() -> None:
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     assert torch.allclose(found.logprobs_N, logprobs_N.detach(), rtol=1e-6, atol=1e-6)
     assert torch.allclose(found.entropy_N, entropy_N, rtol=1e-6, atol=1e-6)
-    codes_N = clip(logprobs_N, rows.old_logprobs_N, rows.advantages_N, 0.2, 0.28)[1]
+    tokens = policy_tokens(logprobs_N, old_logprobs_T=rows.old_logprobs_N, advantages_T=rows.advantages_N)
+    codes_N = stopped(rows.loss, tokens)
     assert set(codes_N.tolist()) == {0, 1, 2}, "the case must reach every branch"
     assert_near(gradients(loss, hidden_ND, weight_VD), gradients(expected, hidden_ND, weight_VD), 1e-5)
 

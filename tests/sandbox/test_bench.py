@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.sandbox import bench
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from tests.fakes.sandbox import FakeSandbox, ok
 
 
 def correct_sandbox(wrong_every: int = 0) -> FakeSandbox:

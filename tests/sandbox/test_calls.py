@@ -11,8 +11,8 @@ from rocstar.sandbox.pool import calls as module
 from rocstar.sandbox.pool.batch import PoolBatch, perform_all
 from rocstar.sandbox.pool.call_output import CallOutput
 from rocstar.sandbox.pool.calls import Call, Calls
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError, deadline_error
+from tests.fakes.sandbox import ok
 
 from .errors import sandbox_error
 

@@ -1,8 +1,7 @@
-"""The usual program is run from C++, and its error told without the traceback module; the plain way, which is
-Python's alone, ends no program in another way.
+"""The usual program is run from C++; the plain way, which is Python's alone, ends no program in another way.
 
-    a program ──> flavour `short`: csrc/sandbox/programs.cpp, error_text.plain_text
-              └─> flavour `plain`: cell.run_cell, cell.evaluate_tree, error_text.full_text     the same result
+    a program ──> flavour `short`: csrc/sandbox/programs.cpp
+              └─> flavour `plain`: cell.run_cell, cell.evaluate_tree     the same result
 
 Both are zygotes of one pool: what a program leaves for the end of its process needs a process. Not here: what
 a program does to rocstar's own modules, and the syntax error above a last line whose own compilation warns,
@@ -33,11 +32,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SHORT, PLAIN = "short", "plain"
 PLAIN_WAY = """
-from rocstar.sandbox.child import cell, error_text
+from rocstar.sandbox.child import cell
 
 cell.UNUSUAL_WORDS = (b"",)  # which each program has, so none is usual
 cell.evaluate = cell.evaluate_tree
-error_text.IS_KNOWN = False
 """
 """A module that the zygote imports."""
 INHERENT = (

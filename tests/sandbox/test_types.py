@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.sandbox.testing import error, ok, output_limit, timeout
 from rocstar.sandbox.types import MAX_TEXT_BYTES, ExecRequest, ExecResult, Limits, Status
+from tests.fakes.sandbox import error, ok, output_limit, result_from_json, timeout
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_ok_means_exit_code_zero() -> None:
 
 @pytest.mark.parametrize("result", [ok("a", value="1"), error("b"), timeout()])
 def test_a_result_survives_json(result: ExecResult) -> None:
-    assert ExecResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert result_from_json(json.loads(json.dumps(result.to_json()))) == result
 
 
 def test_statuses_are_those_of_the_contract() -> None:

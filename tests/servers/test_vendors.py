@@ -173,7 +173,7 @@ async def test_ids_and_logprobs_are_those_of_the_exported_weights(
 
 async def test_a_turn_is_told_as_it_is_written(endpoint: OpenAIEndpoint, weights: Path) -> None:
     told: list[tuple[int, int]] = []
-    endpoint.on_tokens(HEARD, lambda place, token: told.append((place, token)))
+    endpoint.on_tokens(HEARD, lambda place, token, _: told.append((place, token)))
     ids, greedy = _prompt(weights), Sampling(temperature=0.0)
     whole = await ask(endpoint, ids, sampling=greedy)
     streamed = await ask(endpoint, ids, HEARD, sampling=greedy)
@@ -187,7 +187,7 @@ async def test_an_abort_ends_it_there_too(endpoint: OpenAIEndpoint, running: Run
     told: list[int] = []
     came = asyncio.Event()
 
-    def heard(place: int, token: int) -> None:
+    def heard(place: int, token: int, logprob: float) -> None:
         told.append(token)
         came.set()
 

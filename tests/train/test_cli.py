@@ -16,7 +16,7 @@ from rocstar.sandbox.extras import shell_command
 from rocstar.train.cli import main
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.record import version
+from rocstar.train.record import manifest
 from rocstar.train.record.ending import guarded
 
 from ..warm_python import warm
@@ -184,8 +184,8 @@ def test_the_version_is_that_of_the_package_and_the_commit_that_of_the_checkout(
     code = main(["--version"])
     printed = capsys.readouterr().out
     assert code == 0 and printed.startswith(f"rocstar {importlib.metadata.version('rocstar')}")
-    assert version.commit(tmp_path) is None
-    if (found := version.commit()) is not None:
+    assert manifest.commit(tmp_path) is None
+    if (found := manifest.commit()) is not None:
         assert f"(commit {found})" in printed
 
 

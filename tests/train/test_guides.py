@@ -118,7 +118,7 @@ def test_own_engine(tmp_path: Path) -> None:
 
 
 def test_own_reward(tmp_path: Path) -> None:
-    follow("own-reward.md", tmp_path, outputs=4)
+    follow("own-reward.md", tmp_path, outputs=5)
     for name, method in (("mine", "distance"), ("short", "own"), ("turns", "distance")):
         records = list(read_folder(tmp_path / "runs" / name / "trajectories"))
         assert len(records) == 2 * 2 * 8

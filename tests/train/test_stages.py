@@ -23,17 +23,12 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
 from rocstar.train.plan.resume import check_same_kind
-from rocstar.train.recipe.agent_config import AgentConfig
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import AgentConfig, CheckpointConfig, EvalConfig, Recipe, RewardConfig, SftConfig
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.environment_config import EnvironmentConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
-from rocstar.train.recipe.run_config import CheckpointConfig
-from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.callbacks import Callback, Listeners, StopRun
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.time_budget import LoopLag, TimeBudget
@@ -117,6 +112,7 @@ def build_run(directory: Path, recipe: Recipe) -> Run:
         publisher=cast(Any, Silent()),
         team=cast(Any, SavingTeam(directory / "metrics.jsonl")),
         decode=str,
+        bodies=nothing,
         metrics=MetricsWriter(directory / "metrics.jsonl"),
         listeners=Listeners(Callback()),
         budget=TimeBudget(clock=lambda: float(next(ticks))),

@@ -104,18 +104,6 @@ def test_a_path_that_is_no_use_is_one_message(
             ["train", "quickstart", "--rl.lr=inf", "--dry-run"],
             "rocstar: --rl.lr=inf: rl.lr = inf is not a finite number",
         ),
-        (
-            ["sandbox", "worker", "--redis", "redis://127.0.0.1:1", "--patience-s", "nan"],
-            "--patience-s is nan. Pass seconds",
-        ),
-        (
-            ["sandbox", "worker", "--redis", "redis://127.0.0.1:1", "--drain-s", "inf"],
-            "--drain-s is inf. Pass seconds",
-        ),
-        (
-            ["sandbox", "worker", "--redis", "redis://127.0.0.1:1", "--memory-bytes", "0"],
-            "--memory-bytes is 0. Pass the memory",
-        ),
         (["sim", "--workload", "paper", "--html", "x/y"], "--html x/y: there is no folder x; make it first"),
     ],
 )

@@ -3,7 +3,7 @@
 The inference engine and the learner hold the same weights and still disagree: other kernels, another
 precision, weights that never arrived. Three answers, all from the log-probs of the tokens that were sampled:
 
-    correct    a constant factor per token: truncated importance sampling, or IcePop's mask
+    correct    a constant factor per token: truncated importance sampling, or a mask
     measure    mismatch KL and the spread of the ratios, apart for tokens after tool output
     start_kl   distance of the policy to the policy at the start of RL
     gate       no update after several steps too far apart
@@ -16,14 +16,13 @@ Legend: `_T` packed tokens that carry loss, `_S` sequences, in the same order. E
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from rocstar.train.algorithm.loss import MAX_LOG_RATIO
+from rocstar.train.algorithm.loss import MAX_LOG_RATIO, PolicyTokens, sequence_means, sequence_sums
 
 
 class Correction(StrEnum):
@@ -31,8 +30,15 @@ class Correction(StrEnum):
 
     none = "none"  # 1
     token = "token"  # min(r, cap)
-    sequence = "sequence"  # min(product of r over the trajectory, cap)
+    sequence = "sequence"  # min(product of r over the sequence, cap)
     icepop = "icepop"  # r within [floor, cap], else 0
+    sequence_mask = "sequence_mask"  # product of r over the sequence up to cap, else 0
+    negative_mask = "negative_mask"  # 0 if A < 0 and the sequence's mean current ratio is below floor, else 1
+
+    @property
+    def reads_sequences(self) -> bool:
+        """True if the weight of a token depends on other tokens of its sequence."""
+        return self in (Correction.sequence, Correction.sequence_mask, Correction.negative_mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,77 +52,55 @@ class Corrected:
     """A masked token has weight 0: it adds exactly nothing."""
 
 
-def correct(
-    old_logprobs_T: Tensor,
-    rollout_logprobs_T: Tensor,
-    lengths_S: Sequence[int],
-    *,
-    mode: Correction,
-    cap: float,
-    floor: float,
-) -> Corrected:
+def correct(tokens: PolicyTokens, *, mode: Correction, cap: float, floor: float) -> Corrected:
     """Return the importance weight of each token.
 
-    token      w_t = min(r_t, cap). Truncated importance sampling (Ionides 2008), per token as in Yao et al.
-               2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
-    sequence   w_t = min(prod_{u in trajectory} r_u, cap): the unbiased weight of the whole trajectory,
-               truncated; its variance grows with the length.
-    icepop     w_t = r_t if floor <= r_t <= cap else 0. Ring-1T report (arXiv 2510.18855), IcePop; there
-               floor = 0.5 and cap = 5.
+    token          w_t = min(r_t, cap). Truncated importance sampling (Ionides 2008), per token as in Yao et al.
+                   2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+    sequence       w_t = min(W, cap), W = prod_{u in sequence} r_u: the unbiased weight of the whole sequence,
+                   truncated; its variance grows with the length.
+    icepop         w_t = r_t if floor <= r_t <= cap else 0. Ring-1T report (arXiv 2510.18855), IcePop; there
+                   floor = 0.5 and cap = 5.
+    sequence_mask  w_t = W if W <= cap else 0. TRL's default, there cap = 3. A mean gap of 1e-4 over 10,000 tokens
+                   makes W = 2.7: the mask is harder on long sequences. W near 0 is not masked.
+    negative_mask  w_t = 0 if A_t < 0 and m < floor, else 1; m = exp(mean_{u in sequence} (current_u - rollout_u)).
+                   DeepSeek-V3.2 (arXiv 2512.02556), Eq. 9, whose bound d is floor = exp(-d). TRL suggests d = 0.5,
+                   slime 1e-4. It weights no token, so it also fits a loss that starts from the rollout.
 
     A masked token keeps its share of the denominator, so the loss shrinks by what was masked and no other
-    token counts for more.
+    token counts for more. A value that is not finite is not looked for, as that would wait for the device.
 
     Args:
-        lengths_S: loss tokens of each sequence; they sum to T. Used by `sequence` only.
-        cap, floor: bounds on the ratio; `floor` is used by `icepop` only.
+        tokens: whole sequences if `mode.reads_sequences`.
+        cap, floor: bounds on the ratio; `floor` is used by `icepop` and `negative_mask` only.
 
     Raises:
-        ValueError: not 0 <= floor < cap, the lengths do not sum to T, the shapes differ, or a log-prob is
-            NaN or infinite.
+        ValueError: not 0 <= floor < cap, or parts of sequences where whole ones are needed.
     """
     if not 0 <= floor < cap:
         raise ValueError(f"need 0 <= floor < cap, got floor={floor}, cap={cap}")
-    if sum(lengths_S) != len(old_logprobs_T):
-        raise ValueError(f"lengths {list(lengths_S)} do not sum to {len(old_logprobs_T)} tokens")
-    _check_finite(old_logprobs_T=old_logprobs_T, rollout_logprobs_T=rollout_logprobs_T)
-    log_ratio_T = (old_logprobs_T - rollout_logprobs_T).detach()
-    nothing_T = torch.zeros_like(log_ratio_T, dtype=torch.bool)
-    if mode == Correction.none:
-        return Corrected(weights_T=None, is_capped_T=nothing_T, is_masked_T=nothing_T)
-    if mode == Correction.icepop:
-        ratio_T = log_ratio_T.exp()
-        is_masked_T = (ratio_T < floor) | (ratio_T > cap)
-        weights_T = token_factors(log_ratio_T, mode=mode, cap=cap, floor=floor)
-        return Corrected(weights_T=weights_T, is_capped_T=nothing_T, is_masked_T=is_masked_T)
-    if mode == Correction.sequence and lengths_S:
-        # Sums in float64, sequence by sequence: the same whatever else is in the microbatch.
-        sums_S = torch.stack([part.double().sum() for part in torch.split(log_ratio_T, list(lengths_S))])
-        repeats_S = torch.tensor(list(lengths_S), device=sums_S.device)
-        log_ratio_T = sums_S.repeat_interleave(repeats_S).to(log_ratio_T.dtype)
-    weights_T = token_factors(log_ratio_T, mode=Correction.token, cap=cap, floor=floor)
-    return Corrected(weights_T=weights_T, is_capped_T=log_ratio_T > math.log(cap), is_masked_T=nothing_T)
-
-
-def token_factors(log_ratio_T: Tensor, *, mode: Correction, cap: float, floor: float) -> Tensor:
-    """Return the weights of `correct` from each token's ratio alone; not for `sequence`, and without checks.
-
-    For a loss that computes its log-probs block by block, between a block's log-probs and its gradient.
-    """
-    ratio_T = log_ratio_T.exp()
-    if mode == Correction.icepop:
-        return ratio_T.where((ratio_T >= floor) & (ratio_T <= cap), 0.0)
-    return ratio_T.clamp(max=cap)
-
-
-def _check_finite(**logprobs_T: Tensor) -> None:
-    """Raise if a tensor holds NaN or infinity, or is not as long as the others; waits for the device once."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in logprobs_T.items()}
-    if len(set(shapes.values())) != 1:
-        raise ValueError(f"need log-probs of one length, got {shapes}")
-    is_finite = torch.stack([tensor.isfinite().all() for tensor in logprobs_T.values()]).tolist()
-    if bad := [name for name, good in zip(logprobs_T, is_finite, strict=True) if not good]:
-        raise ValueError(f"NaN or infinity in {', '.join(bad)}")
+    log_ratio_T = (tokens.old_logprobs_T - tokens.rollout_logprobs_T).detach()
+    dtype = log_ratio_T.dtype
+    if mode == Correction.negative_mask:
+        gap_T = tokens.logprobs_T.detach() - tokens.rollout_logprobs_T
+        log_ratio_T = sequence_means(gap_T, tokens.lengths_S).to(dtype)
+    elif mode.reads_sequences:
+        log_ratio_T = sequence_sums(log_ratio_T, tokens.lengths_S).to(dtype)
+    ratio_T, nothing_T = log_ratio_T.exp(), torch.zeros_like(log_ratio_T, dtype=torch.bool)
+    weights_T, is_capped_T, is_masked_T = ratio_T, nothing_T, nothing_T
+    match mode:
+        case Correction.none:
+            return Corrected(weights_T=None, is_capped_T=nothing_T, is_masked_T=nothing_T)
+        case Correction.token | Correction.sequence:
+            weights_T, is_capped_T = ratio_T.clamp(max=cap), log_ratio_T > math.log(cap)
+        case Correction.icepop:
+            is_masked_T = (ratio_T < floor) | (ratio_T > cap)
+        case Correction.sequence_mask:
+            is_masked_T = ratio_T > cap
+        case Correction.negative_mask:
+            weights_T, is_masked_T = torch.ones_like(ratio_T), (tokens.advantages_T < 0) & (ratio_T < floor)
+    weights_T = weights_T.masked_fill(is_masked_T, 0.0)
+    return Corrected(weights_T=weights_T, is_capped_T=is_capped_T, is_masked_T=is_masked_T)
 
 
 # ---- how far apart ----
@@ -183,15 +167,13 @@ class Mismatch:
         return float(sums[column] / sums[TOKENS]) if sums[TOKENS] else 0.0
 
 
-def measure(
-    old_logprobs_T: Tensor, rollout_logprobs_T: Tensor, after_tool_T: Tensor, corrected: Corrected
-) -> Mismatch:
-    """Return the sums of these tokens. `after_tool_T` is true behind some tool output of the trajectory."""
-    gap_T = (rollout_logprobs_T - old_logprobs_T).detach().double().cpu()
+def measure(tokens: PolicyTokens, corrected: Corrected) -> Mismatch:
+    """Return the sums of these tokens."""
+    gap_T = (tokens.rollout_logprobs_T - tokens.old_logprobs_T).detach().double().cpu()
     size_T = gap_T.abs().clamp(max=MAX_LOG_RATIO)
     bin_T = ((size_T / SMALLEST).clamp(min=1.0).log() * BINS_PER_E).ceil().long().clamp(max=NUM_BINS - 1)
-    result = Mismatch()
-    for row, chosen_T in ((ELSEWHERE, ~after_tool_T.cpu()), (AFTER_TOOL, after_tool_T.cpu())):
+    result, after_tool_T = Mismatch(), tokens.after_tool_T.cpu()
+    for row, chosen_T in ((ELSEWHERE, ~after_tool_T), (AFTER_TOOL, after_tool_T)):
         sums = result.sums[row]
         sums[TOKENS], sums[KL] = chosen_T.sum(), gap_T[chosen_T].sum()
         sums[CAPPED] = corrected.is_capped_T.cpu()[chosen_T].sum()

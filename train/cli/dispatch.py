@@ -13,8 +13,7 @@ from functools import partial
 
 from rocstar.sandbox.command_line import USAGE_ERROR, CommandParser, parse_or_exit
 from rocstar.sandbox.extras import missing_extra_message, shell_command
-from rocstar.train.cli.arguments import refuse_unknown
-from rocstar.train.cli.training import interrupted
+from rocstar.train.cli.training import interrupted, refuse_unknown
 from rocstar.train.cli.verbs import VERBS, Verb
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.ending import guarded
@@ -36,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(build_parser().format_help(), end="")
         return USAGE_ERROR
     if arguments[0] in ("-V", "--version"):
-        from rocstar.train.record.version import commit, version_of
+        from rocstar.train.record.manifest import commit, version_of
 
         found, version = commit(), version_of("rocstar") or "unknown"  # runs git, and so not with each parser
         print(f"rocstar {version}" + (f" (commit {found})" if found else ""))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from rocstar.train.cli import training
-from rocstar.train.cli.arguments import RECIPE_HELP, TARGET_HELP, loading, number, refuse_unknown
+from rocstar.train.cli.training import RECIPE_HELP, TARGET_HELP, loading, number, refuse_unknown
 from rocstar.train.data import data_command
 from rocstar.train.evaluation import command as evaluation
 from rocstar.train.plan.node_doctor import add_node_options, node_doctor
@@ -81,13 +81,13 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _write_eval_page(folder: Path) -> None:
-    from rocstar.train.reading.view.report import write_eval_report
+    from rocstar.train.reading.view.export_page import write_eval_report
 
     write_eval_report(folder)
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rocstar.train.reading.view.report import write_eval_report, write_report
+    from rocstar.train.reading.view.export_page import write_eval_report, write_report
 
     if (options.run / "results.json").is_file():
         print(write_eval_report(options.run, reveal=options.reveal))
@@ -115,8 +115,7 @@ def _records(options: argparse.Namespace) -> int:
     from rocstar.engine.record.files import FRAMES, record_files
     from rocstar.engine.record.json_record import RecordError
     from rocstar.engine.record.reading import export_lines
-    from rocstar.train.record.run_directory import TRAJECTORIES
-    from rocstar.train.record.targets import make_folder
+    from rocstar.train.record.run_directory import TRAJECTORIES, make_folder
 
     inner = options.run / TRAJECTORIES
     folder = inner if inner.is_dir() else options.run

@@ -19,16 +19,16 @@ from rocstar.train.learner import checkpoint
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.publish.publisher import Publisher
-from rocstar.train.reading.diagnosis.watch import Watch
+from rocstar.train.reading.diagnosis.ringing import Watch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners
 from rocstar.train.record.console import Console
-from rocstar.train.record.console_log import ConsoleLog
-from rocstar.train.record.listening import listening
+from rocstar.train.record.manifest import ConsoleLog
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import METRICS
 from rocstar.train.record.stall import guarded, stall_s
 from rocstar.train.record.time_budget import LoopLag, TimeBudget
+from rocstar.train.record.trackers import listening
 from rocstar.train.run import Live, Run
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Setup:
         """Return the run of these parts, whose stages can begin."""
         # Imported when a run begins: they load the pages and the statistics of evaluations.
         from rocstar.train.evaluation import during_training
-        from rocstar.train.reading.view.report import write_eval_report
+        from rocstar.train.reading.view.export_page import write_eval_report
 
         return Run(
             recipe=self.recipe,
@@ -109,6 +109,7 @@ class Setup:
             publisher=publisher,
             team=team,
             decode=chat.decode,
+            bodies=chat.body_mask,
             metrics=self.metrics,
             journal=Journal(
                 self.run_dir,

@@ -25,15 +25,14 @@ from typing import Any, Final
 
 from rocstar.engine.record.files import whole_file
 from rocstar.train.data.build_config import COMMIT, BuildConfig, SourceConfig, forbids_commercial_use
-from rocstar.train.data.candidate import Candidate, Dropped
 from rocstar.train.data.check import evidence_of, make_check, read_questions
 from rocstar.train.data.difficulty import PassRate, read_attempts
 from rocstar.train.data.funnel import FUNNEL, REASONS, Funnel, SourceInfo
-from rocstar.train.data.row_table import SCHEMA, RowTable
+from rocstar.train.data.row_table import SCHEMA, Candidate, Dropped, RowTable
 from rocstar.train.data.task_rows import read_task
 from rocstar.train.data.work_file import discard_work, open_work
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.targets import make_folder
+from rocstar.train.record.run_directory import make_folder
 from rocstar.train.tasks.rows import HUB, local_copy, rows_from, source_files
 
 RULES: Final = 2
@@ -53,7 +52,15 @@ def build(config: BuildConfig, out: Path, *, commercial: bool = False, force: bo
     """
     sources = [source_info(source, commercial=commercial) for source in config.sources]
     about = [RULES, config.model_dump(mode="json"), commercial, _fingerprints(config, sources)]
-    _claim(out, force=force)
+    if (out / FUNNEL).is_file():
+        if not force:
+            raise ConfigError(
+                f"--out {str(out)!r} holds a finished build; take another folder, or replace it with --force"
+            )
+        (out / FUNNEL).unlink()
+        discard_work(out / WORK)
+    elif not (out / WORK).exists():
+        make_folder(out)
     try:
         with open_work(out / WORK, SCHEMA, about) as database:
             builder = _Builder(config, RowTable(database), sources, commercial)
@@ -307,19 +314,6 @@ def hash_files(files: list[Path]) -> str:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
     return f"sha256:{digest.hexdigest()}"
-
-
-def _claim(out: Path, *, force: bool) -> None:
-    """Check that the folder is new, empty, or has an unfinished build; with `force` also a finished one."""
-    if (out / FUNNEL).is_file():
-        if not force:
-            raise ConfigError(
-                f"--out {str(out)!r} holds a finished build; take another folder, or replace it with --force"
-            )
-        (out / FUNNEL).unlink()
-        discard_work(out / WORK)
-    elif not (out / WORK).exists():
-        make_folder(out)
 
 
 def _fingerprints(config: BuildConfig, sources: list[SourceInfo]) -> list[str]:

@@ -31,9 +31,8 @@ from rocstar.train.data.problem_kinds import KINDS
 from rocstar.train.data.problem_kinds import Kind as ProblemKind
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.recipe.explain import explain
-from rocstar.train.recipe.load import RECIPES
+from rocstar.train.recipe.load import RECIPES, read_toml
 from rocstar.train.recipe.section import Section
-from rocstar.train.recipe.toml_file import read_toml
 
 Scalar = str | int | float | bool
 BUILDS: Final = RECIPES / "data"

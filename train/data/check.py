@@ -27,7 +27,7 @@ from rocstar.train.data.build_config import EvalSet
 from rocstar.train.data.overlap import LEVELS, Check, EvalQuestion, OverlapCheck, PaperCheck, TaskVerdict
 from rocstar.train.data.work_file import discard_work, open_work
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.targets import check_file
+from rocstar.train.record.run_directory import check_file
 from rocstar.train.tasks.data import content_id
 from rocstar.train.tasks.rows import rows_from
 

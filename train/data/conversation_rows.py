@@ -20,7 +20,7 @@ from rocstar.engine.chat.chat import load_template
 from rocstar.engine.chat.shown import ShownCheck
 from rocstar.engine.tools.tool import check_arguments, check_parameters
 from rocstar.train.data.build_config import ConversationsConfig, SourceConfig
-from rocstar.train.data.candidate import Candidate, Dropped, clipped, earlier, licence_of, rejection_reason, row_name
+from rocstar.train.data.row_table import Candidate, Dropped, clipped, earlier, licence_of, rejection_reason, row_name
 from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.messages import read_messages, short_repr

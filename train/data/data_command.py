@@ -82,7 +82,7 @@ def _check(options: argparse.Namespace) -> str:
 
 def _show(options: argparse.Namespace) -> str:
     from rocstar.train.data.funnel import read_funnel
-    from rocstar.train.record.targets import check_file
+    from rocstar.train.record.run_directory import check_file
 
     funnel = read_funnel(options.folder)
     if options.svg is not None:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from rocstar.train.data.build_config import MAX_DIGITS, CleanConfig, SourceConfig
-from rocstar.train.data.candidate import Candidate, Dropped, clipped, earlier, licence_of, rejection_reason, row_name
 from rocstar.train.data.problem_kinds import kind_of
+from rocstar.train.data.row_table import Candidate, Dropped, clipped, earlier, licence_of, rejection_reason, row_name
 from rocstar.train.data.words import conversation_key
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks import forms, latex

@@ -21,8 +21,7 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import recipe_of
 
 if TYPE_CHECKING:
-    from rocstar.train.evaluation.rescore import RescoreResult
-    from rocstar.train.evaluation.verify import SetCheck, Verification
+    from rocstar.train.evaluation.rescore import RescoreResult, SetCheck, Verification
 
 T = TypeVar("T")
 Loading = Callable[[], AbstractContextManager[None]]
@@ -132,11 +131,11 @@ def _run_mode(
         raise ConfigError(f"{option} can be combined only with --json{', --out' if mode == 'rescore' else ''}")
     if mode == "verify":
         with loading():
-            from rocstar.train.evaluation.verify import verify
+            from rocstar.train.evaluation.rescore import verify
 
         return _print_verified(_run_to_end(verify(options.verify)), options)
     if mode == "check_set":
-        from rocstar.train.evaluation.verify import check_set
+        from rocstar.train.evaluation.rescore import check_set
 
         return _print_checked(_run_to_end(check_set(options.check_set, options.path or "")), options)
     from rocstar.train.evaluation.rescore import FinishedEvaluation, rescore, rescore_into

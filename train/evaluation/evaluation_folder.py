@@ -28,14 +28,7 @@ from rocstar.engine.record.files import whole_file
 from rocstar.engine.record.json_record import VERSION, RecordError, Verdict, from_record, to_record
 from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Group, Scored, Task, Trajectory
-from rocstar.train.evaluation.results import (
-    Evaluation,
-    group_by_question,
-    results_text,
-    set_results,
-    summarize,
-    unscored_error,
-)
+from rocstar.train.evaluation import results
 from rocstar.train.evaluation.sets import EvaluationSet
 from rocstar.train.groups.selection import FAILED, penalty_of
 from rocstar.train.record.learned_questions import FOUND, Learned
@@ -112,26 +105,26 @@ def write_numbers(
     seed: int,
     step: int,
     contaminants: Contaminants | None = None,
-) -> dict[str, Evaluation]:
+) -> dict[str, results.Evaluation]:
     """Write results.json from the records. Raises as `evaluate_sets`."""
     sets_json, found = numbers(sets, folder, contaminants)
-    replace_text(folder.results, results_text(sets_json, seed=seed, step=step))
+    replace_text(folder.results, results.results_text(sets_json, seed=seed, step=step))
     return found
 
 
 def numbers(
     sets: Sequence[EvaluationSet], folder: EvaluationFolder, contaminants: Contaminants | None
-) -> tuple[dict[str, Any], dict[str, Evaluation]]:
+) -> tuple[dict[str, Any], dict[str, results.Evaluation]]:
     """Compute the sets of results.json, and their summaries, from the records."""
     sets_json, found = {}, {}
     for chosen in sets:
         path = folder.attempts(chosen.name)
-        questions = group_by_question(map(from_record, read_records(path)), chosen)
+        questions = results.group_by_question(map(from_record, read_records(path)), chosen)
         if not any(question.scored for question in questions.values()):
-            raise unscored_error(list(map(from_record, read_records(path))))
+            raise results.unscored_error(list(map(from_record, read_records(path))))
         contaminated = contaminants(chosen) if contaminants else None
-        sets_json[chosen.name] = set_results(questions, chosen, contaminated)
-        found[chosen.name] = summarize(questions, sets_json[chosen.name])
+        sets_json[chosen.name] = results.set_results(questions, chosen, contaminated)
+        found[chosen.name] = results.summarize(questions, sets_json[chosen.name])
     return sets_json, found
 
 

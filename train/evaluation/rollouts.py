@@ -36,27 +36,31 @@ from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
 from rocstar.train.groups.source import LiveGroups, Roller
+from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.learner.cold_start import build_tokenizer
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.plan.prompts import dated
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import Recipe, SftConfig
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import to_toml
 from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.toml_file import to_toml
 from rocstar.train.record.console import Console
-from rocstar.train.record.console_log import ConsoleLog
-from rocstar.train.record.manifest import recorded
-from rocstar.train.record.run_directory import METRICS, TRAJECTORIES, claim, discard_if_unused, write_config
-from rocstar.train.record.targets import check_file, write_or_rescue
+from rocstar.train.record.manifest import ConsoleLog, recorded
+from rocstar.train.record.run_directory import (
+    METRICS,
+    TRAJECTORIES,
+    check_file,
+    claim,
+    discard_if_unused,
+    write_config,
+    write_or_rescue,
+)
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.serving.agent import make_agent, open_sandbox
-from rocstar.train.serving.harness import open_harness
+from rocstar.train.serving.agent import make_agent, open_harness, open_sandbox
 from rocstar.train.serving.openai import KEY_VARIABLE
 from rocstar.train.tasks.chat_format import chat_format
-from rocstar.train.tasks.data import TaskCursor
 from rocstar.train.tasks.verify import num_answers
 
 
@@ -81,7 +85,7 @@ def roll_out_file(
             size = recipe.rl.rollouts_per_task
             context = EvaluationContext(recipe=recipe, agent=agent, nodes=None)
             groups = await run_share(context, tasks, size, seed, 1, "rollouts")
-            selection = select(groups, recipe.rl, seed=seed, step=1)
+            selection = select(groups, recipe.rl, seed=seed, step=1, limit=stage.max_response_tokens)
             write_or_rescue(out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode))
             return rollout_metrics(selection)
 
@@ -114,6 +118,8 @@ def first_stage(recipe: Recipe) -> tuple[StageConfig, list[Task]]:
     """Return the first stage, whose limits apply, and its tasks. ConfigError for a recipe without stages."""
     if not recipe.stages:
         raise ConfigError("the recipe has no [[stages]], so rollouts have no limits")
+    if not recipe.rl.uses_rewards:
+        raise ConfigError("rl.advantage = 'distill': no teacher is asked here; set --rl.advantage=grpo")
     alone = recipe.model_copy(update={"sft": SftConfig(steps=0)})  # its data are not needed here
     return recipe.stages[0], load_all_tasks(alone, built_in=load_tasks_of).stages[0]
 
@@ -172,7 +178,7 @@ async def _all_steps(
     recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int, log: ConsoleLog
 ) -> dict[str, float]:
     total, rewards = Counter[str](), 0.0
-    cursor, budget = TaskCursor(tasks, seed=recipe.run.seed), TimeBudget()
+    cursor, budget = TaskCursor(tasks, seed=recipe.run.seed, rl=recipe.rl), TimeBudget()
     done = record_files(out / TRAJECTORIES)
     with Console(steps, [stage.name], log=log) as console:
         async with (
@@ -193,13 +199,14 @@ async def _all_steps(
             )
             for step in range(1, steps + 1):
                 if step in done:
-                    if recipe.rl.refill:  # which tasks it took depends on its rewards
+                    if recipe.rl.refill or cursor.observes:  # which tasks come depends on its rewards
                         await source.take(step)
                     else:
                         cursor.take(recipe.rl.tasks_per_step)
                     continue
                 groups = (await source.take(step)).groups
-                selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step)
+                limit = stage.max_response_tokens
+                selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step, limit=limit)
                 await journal.seal(step, selection.verdicts, stage=stage.name)
                 metrics = rollout_metrics(selection)
                 console.on_step({"step": step, "stage": stage.name} | metrics | budget.finish())

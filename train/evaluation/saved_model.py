@@ -28,20 +28,26 @@ from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, Contaminants, E
 from rocstar.train.evaluation.results import Evaluation
 from rocstar.train.evaluation.sets import EvaluationSet, check_room, evaluation_sets
 from rocstar.train.learner.checkpoint import set_threads
-from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.model_io import check_can_load, chosen_model, load_model, load_tokenizer
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.token_scores import TokenScores as TokenScores
 from rocstar.train.learner.token_scores import token_scores
-from rocstar.train.learner.world import local_device
+from rocstar.train.learner.world import deterministic_torch, local_device
 from rocstar.train.plan.preflight import Findings, check_sets, examine_engine, load_all_tasks
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import to_toml
 from rocstar.train.record.manifest import recipe_hash, recorded, write_start
-from rocstar.train.record.run_directory import CONFIG, LOCK, MANIFEST, claim, discard_if_unused, write_config
-from rocstar.train.record.targets import make_folder
+from rocstar.train.record.run_directory import (
+    CONFIG,
+    LOCK,
+    MANIFEST,
+    claim,
+    discard_if_unused,
+    make_folder,
+    write_config,
+)
 from rocstar.train.serving.agent import max_positions as max_positions
 from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import backend_of

@@ -16,13 +16,16 @@ LOG = logging.getLogger(__name__)
 FIELD = "rl.advantage"
 
 
-def sample_of(trajectory: Trajectory, outcome: Scored) -> Sample:
-    """Return the estimator's view of a trajectory."""
+def sample_of(trajectory: Trajectory, outcome: Scored, teacher: Sequence[float] | None = None) -> Sample:
+    """Return the estimator's view of a trajectory. `teacher`: its log-prob of each loss token."""
+    rollout = trajectory.logprobs[trajectory.loss_mask()].tolist() if teacher is not None else ()
     return Sample(
         reward=outcome.reward,
         is_correct=outcome.is_correct,
         tokens_U=tuple(turn.end - turn.start for turn in trajectory.turns),
         errors_U=tuple(sum(result.is_error for result in turn.results) for turn in trajectory.turns),
+        tool_tokens=trajectory.response_length - trajectory.num_policy_tokens,
+        gaps_T=tuple(theirs - ours for theirs, ours in zip(teacher or (), rollout, strict=True)),
     )
 
 

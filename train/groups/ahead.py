@@ -28,10 +28,10 @@ from rocstar.engine.types import Group, Task
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing
 from rocstar.train.groups.source import Batch, Roller, counts, staleness, versions_of, work_name
+from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.tasks.data import TaskCursor
 
 BATCH_TIMEOUT_FACTOR = 4.0
 """A batch is given up after so many trajectory time limits: several may follow each other in its groups."""
@@ -163,7 +163,8 @@ class AheadGroups:
 
     def _batch(self, groups: list[Group], num_refilled: int, nodes: Nodes | None) -> Batch:
         found = staleness(groups, self._engine.version)
-        return Batch(groups=groups, staleness=found, metrics=counts(self._rl, num_refilled, nodes))
+        metrics = counts(self._rl, num_refilled, nodes) | self._tickets.cursor.observe(groups)
+        return Batch(groups=groups, staleness=found, metrics=metrics)
 
     async def _learned(self, step: int) -> Batch | None:
         """The batch of a step that an earlier process learned from, and that this stage supplies."""
@@ -176,6 +177,8 @@ class AheadGroups:
         num_refilled = max(0, len(groups) - self._tickets.batch)
         self._tickets.left += num_refilled
         if self._roller.may_take(groups) and self._tickets.take_out(keys):
+            # The earlier process had drawn so many before it observed this batch.
+            self._tickets.give_back(list(islice(self._tickets, self._rl.max_staleness * self._tickets.batch)))
             return self._batch(groups, num_refilled, None)
         self._tickets.left -= num_refilled
         return None

@@ -27,10 +27,10 @@ from rocstar.engine.types import Group, Origin, Scored, Trajectory
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.groups.source import Batch
 from rocstar.train.learner.model_io import check_can_load, load_tokenizer, vocabulary_size
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.learner.own_loss import check_loss
+from rocstar.train.recipe.config import Recipe, SftConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.run_directory import CONFIG, TRAJECTORIES
 from rocstar.train.tasks.chat_format import chat_format
 
@@ -78,6 +78,7 @@ class Records:
                 f"--from-rollouts {str(path)!r} and --output-dir are the same run; take another --output-dir"
             )
         check_advantage(recipe.rl.advantage)
+        check_loss(recipe.rl.loss)
         files = _find(path, steps)
         _check_temperature(path, recipe)
         model = recipe.model.path

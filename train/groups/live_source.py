@@ -13,11 +13,11 @@ from rocstar.engine.types import Task
 from rocstar.train.groups.ahead import AheadGroups, Tickets, tickets_from
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import LiveGroups, Source, agent_for
+from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.rl_config import StageConfig
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.tasks.data import TaskCursor
 
 
 def live_source(
@@ -37,7 +37,7 @@ def live_source(
     `state` are those of `OpenSource`. What `journal` has of an earlier process is not rolled out again."""
     # A later stage on the same tasks would otherwise show the first one's again, in the same order.
     number = next((k for k, one in enumerate(recipe.stages) if one is stage), 0)
-    cursor = TaskCursor(tasks, seed=recipe.run.seed, stage=number)
+    cursor = TaskCursor(tasks, seed=recipe.run.seed, stage=number, rl=recipe.rl)
     agent, seed = agent_for(agent, stage), recipe.run.seed
     is_ahead = recipe.rl.max_staleness > 0
     if state is not None and is_ahead != ("again" in state):

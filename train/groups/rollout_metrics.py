@@ -40,6 +40,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
         "groups/used": float(selection.groups_used),
         "groups/no_signal": float(selection.groups_no_signal),
         "tokens/generated": float(sum(t.num_policy_tokens for t in trajectories)),
+        "tokens/no_signal": float(sum(t.num_policy_tokens for t, v in selection.verdicts if v.bucket == "no_signal")),
     }
     buckets = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
     metrics |= {f"ledger/{bucket}": float(ledger[bucket]) for bucket in buckets}

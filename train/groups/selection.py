@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
 from rocstar.engine.types import Failed, Group, Origin, Scored, Task, Trajectory
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal
+from rocstar.train.algorithm.penalties import Penalties, not_below_zero
 from rocstar.train.algorithm.roc import (
     Decision,
+    DropReason,
     Penalty,
     RocMode,
     TrajectoryStats,
@@ -81,15 +84,35 @@ def penalty_of(trajectory: Trajectory) -> Penalty:
     return roc_penalty(stats_of(trajectory))
 
 
-def select(groups: Sequence[Group], config: RlConfig, *, seed: int, step: int) -> Selection:
+def select(
+    groups: Sequence[Group],
+    config: RlConfig,
+    *,
+    seed: int,
+    step: int,
+    limit: int = 0,
+    teacher: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> Selection:
     """Resample each group on correct and give the kept ones of all groups their advantage.
 
-    Draws depend on (seed, step, task) only, so that the order in which groups finish does not matter.
+    Draws depend on (seed, step, task) only, so that the order in which groups finish does not matter. `limit`: tokens
+    of a response at most, from which `rl.overlong_buffer` counts. `teacher`: log-probs of each trajectory's loss
+    tokens by its key; where advantages are a teacher's, every scored trajectory is kept.
     """
     resampled = [resample_on_correct(group, config, seed=seed, step=step) for group in groups]
     used = sorted((group for group in resampled if group.kept), key=lambda group: group.task.id)
-    samples = [[sample_of(t, outcome) for t, outcome in zip(g.kept, g.outcomes, strict=True)] for g in used]
-    advantages = estimate(config.advantage, samples)
+    samples = [
+        [sample_of(t, outcome, teacher.get(str(t.key))) for t, outcome in zip(g.kept, g.outcomes, strict=True)]
+        for g in used
+    ]
+    penalties = Penalties(
+        length=config.length_penalty, turns=config.turn_penalty, buffer=config.overlong_buffer, limit=limit
+    )
+    if penalties.are_off:
+        advantages: Sequence[Sequence[Advantage]] = estimate(config.advantage, samples)
+    else:
+        given = estimate(config.advantage, [penalties.applied(group) for group in samples])
+        advantages = [not_below_zero(*pair) for pair in zip(samples, given, strict=True)]
     of_group = {id(group): given for group, given in zip(used, advantages, strict=True)}
     return Selection.of(resampled, [of_group.get(id(group), []) for group in resampled])
 
@@ -182,19 +205,21 @@ def resample_on_correct(group: Group, config: RlConfig, *, seed: int, step: int)
     penalties = [penalty_of(t) for t, _ in pairs]
     rewards, num_scored = [outcome.reward for outcome in outcomes], len(pairs)
     num_siblings = len(trajectories)  # a conversation that was served has as many as were asked for
-    decisions = choose_siblings(
-        rewards,
-        [outcome.is_correct for outcome in outcomes],
-        penalties,
-        keep=num_scored
-        if has_no_signal(rewards)
-        else keep_for(num_scored, num_siblings, min(config.group_size, num_siblings)),
-        mode=RocMode(config.roc_mode),
-        rng=random.Random(f"{seed}|roc|{step}|{group.task.id}"),
-        eps=config.roc_eps,
-        min_positive=config.roc_min_each,
-        min_negative=config.roc_min_each,
-    )
+    decisions = [Decision(reason=DropReason.kept, inclusion_weight=None)] * num_scored
+    if config.uses_rewards:
+        decisions = choose_siblings(
+            rewards,
+            [outcome.is_correct for outcome in outcomes],
+            penalties,
+            keep=num_scored
+            if has_no_signal(rewards)
+            else keep_for(num_scored, num_siblings, min(config.group_size, num_siblings)),
+            mode=RocMode(config.roc_mode),
+            rng=random.Random(f"{seed}|roc|{step}|{group.task.id}"),
+            eps=config.roc_eps,
+            min_positive=config.roc_min_each,
+            min_negative=config.roc_min_each,
+        )
     return ResampledGroup(
         task=group.task,
         failed=[t for t in trajectories if not isinstance(t.outcome, Scored)],

@@ -32,7 +32,7 @@ from rocstar.train.record.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from rocstar.engine.nodes.nodes import Nodes
-    from rocstar.train.tasks.data import TaskCursor
+    from rocstar.train.groups.task_cursor import TaskCursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class LiveGroups:
         for _ in range(self.rl.refill):
             if missing := num_missing(groups, self.rl, wanted=wanted):
                 groups += await self._round(step, missing, groups)
-        metrics = counts(self.rl, len(groups) - wanted, self.nodes)
+        metrics = counts(self.rl, len(groups) - wanted, self.nodes) | self.cursor.observe(groups)
         return Batch(groups=groups, staleness=staleness(groups, self.engine.version), metrics=metrics)
 
     def state(self) -> dict[str, Any]:

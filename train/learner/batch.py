@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from rocstar.engine.record.learned import sequence_name
-from rocstar.engine.types import Trajectory
+from rocstar.engine.types import Origin, Trajectory
 from rocstar.train.algorithm.advantages import Advantage
 from rocstar.train.algorithm.aggregate import token_weights
+from rocstar.train.algorithm.loss import PolicyTokens
 from rocstar.train.learner.balance import Cost, balance
 from rocstar.train.learner.example import Example, Ids, Mask
 
@@ -48,6 +49,10 @@ class MicroBatch:
     rollout_logprobs_T: Tensor
     after_tool_T: Tensor
     """True where the trajectory has tool output before the token."""
+    echo_rows_E: Tensor | None = None
+    """Where the tokens of tool results that are learned by imitation are predicted; None: there are none."""
+    echo_targets_E: Tensor | None = None
+    echo_weights_E: Tensor | None = None
     old_logprobs_T: Tensor | None = None
     """Log-probs under the weights at the batch start; None: these are the present weights, the ratio is 1."""
 
@@ -58,6 +63,31 @@ class MicroBatch:
     @property
     def num_loss_tokens(self) -> int:
         return len(self.targets_T)
+
+    def tokens_at(self, device: torch.device) -> Callable[[Tensor, slice], PolicyTokens]:
+        """Return a function that makes some tokens, on the device, from their current log-probs."""
+        old_T = None if self.old_logprobs_T is None else self.old_logprobs_T.to(device)
+        rollout_T, advantages_T = self.rollout_logprobs_T.to(device), self.advantages_T.to(device)
+        after_tool_T = self.after_tool_T.to(device)
+
+        def tokens(logprobs_C: Tensor, rows: slice) -> PolicyTokens:
+            return PolicyTokens(
+                logprobs_T=logprobs_C,
+                old_logprobs_T=logprobs_C.detach() if old_T is None else old_T[rows],
+                rollout_logprobs_T=rollout_T[rows],
+                advantages_T=advantages_T[rows],
+                after_tool_T=after_tool_T[rows],
+                lengths_S=self.targets_S if len(logprobs_C) == self.num_loss_tokens else None,
+            )
+
+        return tokens
+
+    def with_echo(self) -> MicroBatch:
+        """Return a microbatch whose rows to the head are those of the loss, then those of imitation."""
+        if self.echo_rows_E is None or self.echo_targets_E is None:
+            return self
+        rows, targets = (self.rows_T, self.echo_rows_E), (self.targets_T, self.echo_targets_E)
+        return replace(self, rows_T=torch.cat(rows), targets_T=torch.cat(targets))
 
     def unusable(self, vocabulary: int) -> list[str]:
         """Names of what no loss can be made of: not finite, or ids outside the vocabulary."""
@@ -71,6 +101,8 @@ class MicroBatch:
         return [name for name in CHECKED if not fine[name]]
 
 
+BodyMask = Callable[[Sequence[int]], Sequence[bool]]
+"""Ids of a tool segment -> True for the tokens of results, without the template's text around them."""
 CHECKED = ("ids", "weights", "advantages", "rollout_logprobs")
 INT32 = np.iinfo(np.int32)
 
@@ -97,22 +129,37 @@ def _from_columns(*columns: Any) -> MicroBatch:
     return MicroBatch(**by_name)
 
 
-def policy_examples(trajectories: Sequence[Trajectory], advantages: Sequence[Advantage]) -> list[Example]:
+def policy_examples(
+    trajectories: Sequence[Trajectory],
+    advantages: Sequence[Advantage],
+    *,
+    echo: float = 0.0,
+    bodies: BodyMask | None = None,
+) -> list[Example]:
     """The sequences of the trajectories of one optimizer step, weighted by the step's global token counts.
 
-    All sequences of a trajectory have its advantage and its weight per token.
+    All sequences of a trajectory have its advantage and its weight per token. With `echo` the tokens that `bodies`
+    finds in tool segments are learned by imitation, each with weight echo / their number in the step: a denominator
+    apart from that of the policy's tokens, which long outputs would otherwise thin.
     """
     weights = token_weights([t.num_policy_tokens for t in trajectories])
-    return [
+    examples = [
         example
         for trajectory, advantage, weight in zip(trajectories, advantages, weights, strict=True)
-        for example in sequence_examples(trajectory, advantage, weight, str(trajectory.key))
+        for example in sequence_examples(trajectory, advantage, weight, str(trajectory.key), bodies if echo else None)
     ]
+    if not echo:
+        return examples
+    shares = token_weights([example.num_echo for example in examples])
+    return [replace(example, echo_weight=echo * share) for example, share in zip(examples, shares, strict=True)]
 
 
-def sequence_examples(trajectory: Trajectory, advantage: Advantage, weight: float, name: str) -> Iterator[Example]:
+def sequence_examples(
+    trajectory: Trajectory, advantage: Advantage, weight: float, name: str, bodies: BodyMask | None = None
+) -> Iterator[Example]:
     """Yield an example for each sequence; an advantage for each loss token is cut at the sequences."""
     mask = trajectory.loss_mask()
+    echo = None if bodies is None else _tool_bodies(trajectory, bodies)
     if not isinstance(advantage, int | float) and len(advantage) != mask.sum():
         raise ValueError(f"{len(advantage)} advantages for {mask.sum()} loss tokens")
     end = 0
@@ -123,9 +170,19 @@ def sequence_examples(trajectory: Trajectory, advantage: Advantage, weight: floa
             mask=mask[tokens],
             weights=weight * mask[tokens],
             rollout_logprobs=trajectory.logprobs[tokens],
+            echo=None if echo is None else echo[tokens],
             advantage=advantage if isinstance(advantage, int | float) else advantage[begin:end],
             name=sequence_name(name, k),
         )
+
+
+def _tool_bodies(trajectory: Trajectory, bodies: BodyMask) -> Mask:
+    """Return True for the tokens of tool results; one entry per token."""
+    mask = np.zeros(len(trajectory.ids), bool)
+    for segment in trajectory.segments:
+        if segment.origin is Origin.tool:
+            mask[segment.start : segment.end] = bodies(trajectory.ids[segment.start : segment.end].tolist())
+    return mask
 
 
 def split_updates(num_examples: int, num_updates: int, rng: random.Random) -> list[list[int]]:
@@ -260,7 +317,7 @@ class _Row:
 
     @property
     def num_targets(self) -> int:
-        return self.example.num_targets
+        return self.example.num_targets + self.example.num_echo
 
 
 def _collate(rows: Sequence[_Row]) -> MicroBatch:
@@ -294,7 +351,21 @@ def _collate(rows: Sequence[_Row]) -> MicroBatch:
         advantages_T=torch.from_numpy(np.concatenate([e.advantages for e in examples]).astype(np.float32)),
         rollout_logprobs_T=of_targets((e.rollout_logprobs for e in examples), np.float32),
         after_tool_T=of_targets((after_tool(e.mask) for e in examples), bool),
+        **_echo_columns(examples, paths),
     )
+
+
+def _echo_columns(examples: Sequence[Example], paths: Sequence[np.ndarray[Any, Any]]) -> dict[str, Tensor]:
+    """The columns of imitation; none without a token of it. `paths`: the inputs of each example."""
+    if not any(example.num_echo for example in examples):
+        return {}
+    parts = [(e, path, np.flatnonzero(e.echo)) for e, path in zip(examples, paths, strict=True) if e.num_echo]
+    weights = [np.full(len(places), e.echo_weight) for e, _, places in parts]
+    return {
+        "echo_rows_E": torch.from_numpy(np.concatenate([path[places - 1] for _, path, places in parts])),
+        "echo_targets_E": torch.from_numpy(np.concatenate([e.ids[places] for e, _, places in parts])),
+        "echo_weights_E": torch.from_numpy(np.concatenate(weights).astype(np.float32)),
+    }
 
 
 def after_tool(mask: Mask) -> Mask:

@@ -38,9 +38,8 @@ from rocstar.engine.inference.weights import let_readers_in
 from rocstar.engine.progress.progress import format_bytes
 from rocstar.train.learner.adapters import FOLDER as ADAPTER
 from rocstar.train.learner.adapters import Adapters
-from rocstar.train.learner.gather import gathered, planned, whole_buckets
+from rocstar.train.learner.gather import SINGLE, files_of, gathered, planned, whole_buckets, write_index
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.weight_file import SINGLE, files_of, write_index
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import COMPLETE as COMPLETE
 from rocstar.train.record.run_directory import complete_checkpoints, step_of

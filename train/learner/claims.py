@@ -30,7 +30,7 @@ from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils.logging import disable_progress_bar
 
 from rocstar.sandbox.command_line import format_error
-from rocstar.train.learner.weight_file import INDEX, SINGLE
+from rocstar.train.learner.gather import INDEX, SINGLE
 from rocstar.train.recipe.errors import ConfigError
 
 disable_progress_bar()  # type: ignore[no-untyped-call]  # its lines would tear the live status

@@ -1,35 +1,124 @@
-"""The cold start: its conversations, its start model, and the training."""
+"""The cold start: its conversations as examples, its start model, and the training."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from rocstar.engine.chat.boundaries import Rendering
+from rocstar.engine.chat.boundaries import ChatError, Rendering
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner.bad_batch import stops_run
 from rocstar.train.learner.batch import pack
 from rocstar.train.learner.checkpoint import load_progress, source_kind
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.example import Example
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.learner.scratch import digit_token_ids, train_tokenizer
 from rocstar.train.learner.settings import cold_start_optimizer
-from rocstar.train.learner.sft import Conversation, batches, examples, tokenise
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.paths import missing_path_hint
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import cold_start_of
 from rocstar.train.tasks.chat_format import chat_format, conversation_format, scratch_template
+from rocstar.train.tasks.messages import read_messages, short_repr
+from rocstar.train.tasks.rows import jsonl_rows
 from rocstar.train.tasks.tools import tool_box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Ids and loss mask of one tokenised conversation."""
+
+    ids: list[int]
+    mask: list[int]
+
+
+def read_conversations(path: Path, tools: Literal["recipe", "row"] = "recipe") -> list[dict[str, Any]]:
+    """Rows {"messages": [...], "tools": ...} of a chat JSONL file; blank lines are skipped.
+
+    `tools` of a row without any: None, which is the recipe's, or with "row" an empty list.
+    """
+    if not path.is_file():
+        raise ConfigError(
+            f"sft.data = {str(path)!r} does not exist{missing_path_hint(path)}; give 'demonstrations' or a "
+            "chat JSONL file"
+        )
+    rows = [_read_conversation(row, where) for where, row in jsonl_rows(path)]
+    if tools == "row":
+        rows = [{**row, "tools": row["tools"] or []} for row in rows]
+    if not rows:
+        raise ConfigError(f"sft.data = {str(path)!r} holds no conversation; write one JSON object per line")
+    return rows
+
+
+def _read_conversation(row: Any, where: str) -> dict[str, Any]:
+    messages = row.get("messages") if isinstance(row, dict) else None
+    if not isinstance(messages, list) or not messages:
+        raise ConfigError(f'{where} has no \'messages\'; write {{"messages": [{{"role": ..., ...}}]}}')
+    tools = row.get("tools")
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(t, dict) for t in tools)):
+        raise ConfigError(f"{where}: tools is {short_repr(tools)}; it must be a list of tool schemas")
+    return {"messages": read_messages(messages, where), "tools": tools}
+
+
+def tokenise(rows: Sequence[dict[str, Any]], chat: ChatFormat, *, max_tokens: int) -> tuple[list[Conversation], int]:
+    """Conversations that fit, and how many were skipped (too long, or nothing to learn)."""
+    kept, skipped = [], 0
+    for number, row in enumerate(rows, 1):
+        try:
+            ids, mask = chat.encode_conversation(row["messages"], row.get("tools"))
+        except ChatError as error:
+            raise ConfigError(f"sft.data, conversation {number}: {error}") from None
+        if len(ids) > max_tokens or not any(mask):
+            skipped += 1
+        else:
+            kept.append(Conversation(ids=ids, mask=mask))
+    if not kept:
+        raise ConfigError(
+            f"sft: none of {len(rows)} conversations has an assistant's text and fits "
+            f"sft.max_tokens = {max_tokens}; raise it"
+        )
+    return kept, skipped
+
+
+def examples(batch: Sequence[Conversation], digit_ids: frozenset[int], digit_weight: float) -> list[Example]:
+    """One optimizer step's rows with weights from the step's global counts."""
+    masks = [np.asarray(c.mask, dtype=bool) for c in batch]
+    is_digit = [mask & np.isin(c.ids, list(digit_ids)) for c, mask in zip(batch, masks, strict=True)]
+    digits = sum(int(places.sum()) for places in is_digit)
+    plain = 1.0 / sum(int(mask.sum()) for mask in masks)
+    more = digit_weight / digits if digits else 0.0
+    return [
+        Example(ids=c.ids, mask=mask, weights=plain * mask + more * places, advantage=1.0)
+        for c, mask, places in zip(batch, masks, is_digit, strict=True)
+    ]
+
+
+def batches(
+    conversations: Sequence[Conversation], *, batch_size: int, steps: int, rng: random.Random
+) -> list[list[Conversation]]:
+    """`steps` batches, epoch after epoch; an epoch shows every conversation once, in a random order.
+
+    Lengths are left as they fall: rows are packed, so sorting would save nothing, and a batch of one length
+    is a batch of one kind of conversation, whose gradient is not that of the data.
+    """
+    out: list[list[Conversation]] = []
+    while len(out) < steps:
+        order = rng.sample(conversations, len(conversations))
+        out += [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+    return out[:steps]
+
 
 TOKENIZER_ROWS = 4000
 """Conversations the tokenizer learns from; more change little."""

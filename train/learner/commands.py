@@ -25,7 +25,7 @@ from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.memory_release import ReleasedMemory
 from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.learner.sharded_loading import load_learner
+from rocstar.train.learner.sharding import load_learner
 from rocstar.train.learner.store_channel import travels
 from rocstar.train.learner.token_stats_writer import TokenStatsBuffer, TokenStatsPath, TokenStatsWriter
 from rocstar.train.learner.world import World

@@ -30,6 +30,11 @@ class Example:
     """Share of each token in the loss of its optimizer step; 0 where the mask is."""
     rollout_logprobs: Any = None
     """Rollout log-probs; None, for one token or all, counts as 0. NaN is refused later."""
+    echo: Any = None
+    """True on tokens of tool results that are learned by imitation; None: on none. Those before the first token with
+    loss, or behind the last, are left out."""
+    echo_weight: float = 0.0
+    """Share of each of them in the loss of the optimizer step."""
     advantage: Advantage
     """The advantage of every token with loss, or one number for each."""
     name: str = ""
@@ -37,12 +42,9 @@ class Example:
 
     def __post_init__(self) -> None:
         """Take columns from sequences. ValueError for lengths that do not fit together."""
-        given = self.ids, self.mask, self.weights
-        lengths = {len(column) for column in given}
-        if self.rollout_logprobs is not None:
-            lengths.add(len(self.rollout_logprobs))
-        if len(lengths) > 1:
-            raise ValueError("ids, mask, weights and rollout_logprobs must have one entry per token")
+        given = self.ids, self.mask, self.weights, self.rollout_logprobs, self.echo
+        if len({len(column) for column in given if column is not None}) > 1:
+            raise ValueError("ids, mask, weights, rollout_logprobs and echo must have one entry per token")
         mask = np.asarray(self.mask, dtype=bool)
         if len(mask) < 2 or mask[0]:
             raise ValueError("an example needs two tokens or more, the first without loss")
@@ -52,10 +54,19 @@ class Example:
         object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "weights", np.asarray(self.weights, dtype=np.float64))
         object.__setattr__(self, "rollout_logprobs", _numbers(self.rollout_logprobs, mask))
+        if self.echo is not None:
+            echo = np.asarray(self.echo, dtype=bool) & ~mask & np.logical_or.accumulate(mask)
+            echo[self.last_loss :] = False
+            object.__setattr__(self, "echo", echo)
 
     @property
     def num_targets(self) -> int:
         return int(self.mask.sum())
+
+    @property
+    def num_echo(self) -> int:
+        """Number of tokens that are learned by imitation."""
+        return 0 if self.echo is None else int(self.echo.sum())
 
     @property
     def last_loss(self) -> int:

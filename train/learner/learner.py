@@ -29,9 +29,18 @@ from transformers import PreTrainedModel
 
 from rocstar.kernels.cpu_products import fast_products
 from rocstar.kernels.linear_loss import head_logits, linear_logprobs, linear_loss
-from rocstar.kernels.row_loss import LossOf, RowLoss
-from rocstar.train.algorithm.loss import CLIP_HIGH, CLIP_LOW, clip, imitation_loss, policy_loss
-from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, start_kl, token_factors
+from rocstar.kernels.row_loss import LossOf, RowLoss, of_all_rows
+from rocstar.train.algorithm.loss import (
+    CLIP_HIGH,
+    CLIP_LOW,
+    PolicyLoss,
+    PolicyTokens,
+    imitation_loss,
+    policy_loss,
+    ratios,
+    stopped,
+)
+from rocstar.train.algorithm.off_policy import Corrected, Correction, Gate, correct, measure, start_kl
 from rocstar.train.learner.adapters import send_frozen
 from rocstar.train.learner.batch import CHECKED, MicroBatch, last_token
 from rocstar.train.learner.loss_stats import LossStats, worst_tokens
@@ -71,8 +80,7 @@ class LossSettings:
     """How the policy loss is formed; see train/algorithm/{loss,off_policy}.py."""
 
     temperature: float
-    clip_low: float
-    clip_high: float
+    loss: PolicyLoss
     correction: Correction = Correction.token
     cap: float = 2.0
     floor: float = 0.5
@@ -80,22 +88,14 @@ class LossSettings:
     measures_start: bool = False
     """Score the batch under the start policy too."""
 
-    def correct(self, micro: MicroBatch, start_logprobs_T: Tensor) -> Corrected:
-        """The correction of every token, on the device of the log-probs.
+    @property
+    def reads_sequences(self) -> bool:
+        """True if a token's loss or weight depends on other tokens of its sequence."""
+        return self.loss.reads_sequences or self.correction.reads_sequences
 
-        A log-prob that is not finite counts as the rollout's: its loss is NaN, and the step stops for that.
-        """
-        rollout_T = micro.rollout_logprobs_T.to(start_logprobs_T.device)
-        start_T = start_logprobs_T.where(start_logprobs_T.isfinite(), rollout_T)
-        mode, cap, floor = self.correction, self.cap, self.floor
-        return correct(start_T, rollout_T, micro.targets_S, mode=mode, cap=cap, floor=floor)
-
-    def token_factors(self, start_logprobs_C: Tensor, rollout_logprobs_C: Tensor) -> Tensor | None:
-        """The same for some tokens at a time, while the loss is made; not for `sequence`."""
-        if self.correction == Correction.none:
-            return None
-        log_ratio_C = (start_logprobs_C - rollout_logprobs_C).detach()
-        return token_factors(log_ratio_C, mode=self.correction, cap=self.cap, floor=self.floor)
+    def correct(self, tokens: PolicyTokens) -> Corrected:
+        """Return the correction of every token."""
+        return correct(tokens, mode=self.correction, cap=self.cap, floor=self.floor)
 
 
 def _no_reader() -> None:
@@ -214,42 +214,54 @@ class Learner:
         return [replace(micro, old_logprobs_T=old_T) for micro, old_T in zip(micros, logprobs, strict=True)]
 
     def policy_backward(self, micro: MicroBatch, settings: LossSettings) -> tuple[LossStats, Tensor]:
-        """Clipped policy loss of one microbatch, accumulated into the gradients. Also its log-probs_T."""
-        old_logprobs_T = None if micro.old_logprobs_T is None else micro.old_logprobs_T.to(self.device)
+        """Policy loss of one microbatch, accumulated into the gradients. Also its log-probs_T."""
         ids_T, weights_T = micro.targets_T.to(self.device), micro.weights_T.to(self.device)
-        advantages_T, rollout_T = micro.advantages_T.to(self.device), micro.rollout_logprobs_T.to(self.device)
-        clips = {"clip_low": settings.clip_low, "clip_high": settings.clip_high}
+        tokens_at = micro.tokens_at(self.device)
 
-        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
-            start_T, tis_T = old_logprobs_T, None
-            if start_T is None and settings.correction == Correction.sequence:
-                # A trajectory's factor needs all of its log-probs before any of its gradient.
-                start_T = linear_logprobs(
-                    hidden_TD, weight_VD, ids_T, temperature=settings.temperature, head_dtype=self.policy.head_dtype
-                )
-            if start_T is not None:
-                tis_T = settings.correct(micro, start_T).weights_T
+        def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
+            tokens = tokens_at(logprobs_C, rows)
+            factors_C = settings.correct(tokens).weights_T
+            return policy_loss(settings.loss, tokens, weights_T=weights_T[rows], factors_T=factors_C)
 
-            def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
-                tis_C = None if tis_T is None else tis_T[rows]
-                if start_T is None:  # these log-probs are those of the batch start
-                    tis_C = settings.token_factors(logprobs_C, rollout_T[rows])
-                return policy_loss(
-                    logprobs_C,
-                    old_logprobs_T=None if old_logprobs_T is None else old_logprobs_T[rows],
-                    advantages_T=advantages_T[rows],
-                    weights_T=weights_T[rows],
-                    tis_T=tis_C,
-                    **clips,
-                )
+        def policy_head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+            if not settings.reads_sequences:
+                return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of, settings.temperature)
+            logprobs_T = linear_logprobs(
+                hidden_TD, weight_VD, ids_T, temperature=settings.temperature, head_dtype=self.policy.head_dtype
+            )
+            whole = of_all_rows(loss_of, logprobs_T)
+            return self._linear_loss(hidden_TD, weight_VD, ids_T, whole, settings.temperature)
 
-            return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of, settings.temperature)
+        echo: RowLoss | None = None
 
-        loss, rows = self._backward(micro, head)
-        ratio_T, code_T = clip(rows.logprobs_N, old_logprobs_T, advantages_T, **clips)
+        def head(hidden_XD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+            nonlocal echo
+            if micro.echo_targets_E is None:
+                return policy_head(hidden_XD, weight_VD)
+            loss, rows = policy_head(hidden_XD[: len(ids_T)], weight_VD)
+            echo_loss, echo = self._echo_loss(micro, hidden_XD[len(ids_T) :], weight_VD)
+            return loss + echo_loss, rows
+
+        loss, rows = self._backward(micro.with_echo(), head)
+        tokens = tokens_at(rows.logprobs_N, slice(None))
+        ratio_T, code_T = ratios(tokens.logprobs_T, tokens.old_logprobs_T), stopped(settings.loss, tokens)
         if self.token_stats is not None:
             self.token_stats.add(micro, logprobs_T=rows.logprobs_N, entropy_T=rows.entropy_N, code_T=code_T)
-        return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
+        if echo is None:
+            return _sums(loss, rows.entropy_N, ratio_T, code_T), rows.logprobs_N
+        stats = _sums(rows.loss_N.sum(), rows.entropy_N, ratio_T, code_T)
+        stats.echo, stats.echo_tokens = float(-echo.logprobs_N.sum()), float(len(echo.logprobs_N))
+        return stats, rows.logprobs_N
+
+    def _echo_loss(self, micro: MicroBatch, hidden_ED: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
+        """Imitation of tool results, at temperature 1: nothing samples them."""
+        assert micro.echo_targets_E is not None and micro.echo_weights_E is not None
+        weights_E = micro.echo_weights_E.to(self.device)
+
+        def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
+            return imitation_loss(logprobs_C, weights_T=weights_E[rows])
+
+        return self._linear_loss(hidden_ED, weight_VD, micro.echo_targets_E.to(self.device), loss_of)
 
     def imitation_backward(self, micro: MicroBatch) -> tuple[LossStats, Tensor]:
         """Weighted next-token loss of one microbatch; `loss` of the stats is the plain sum."""
@@ -335,8 +347,8 @@ class Learner:
         """
         for micro, logprobs_T in zip(micros, logprobs, strict=True):
             now_T = logprobs_T.cpu()
-            corrected = settings.correct(micro, now_T)
-            total.mismatch.add(measure(now_T, micro.rollout_logprobs_T, micro.after_tool_T, corrected))
+            tokens = micro.tokens_at(now_T.device)(now_T, slice(None))
+            total.mismatch.add(measure(tokens, settings.correct(tokens)))
             total.keep_worst(worst_tokens(micro, now_T))
         if settings.measures_start:
             assert self.start is not None, "a recipe that measures the distance has the start policy loaded"

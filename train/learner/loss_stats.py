@@ -63,6 +63,9 @@ class LossStats:
     """Sum over `start_tokens`; see algorithm/off_policy.py."""
     start_tokens: float = 0.0
     """Tokens of the batch that the start policy scored; 0 in most steps."""
+    echo: float = 0.0
+    """Sum of the cross-entropy over `echo_tokens`."""
+    echo_tokens: float = 0.0
     max_ratio: float = 0.0
     mismatch: Mismatch = field(default_factory=Mismatch)
     worst: list[WorstToken] = field(default_factory=list)
@@ -74,7 +77,10 @@ class LossStats:
     unwritten: list[str] = field(default_factory=list)
     """Errors of the ranks that could not write the token statistics of the step before."""
 
-    SUMS = ("loss", "tokens", "entropy", "clipped_low", "clipped_high", "start_kl", "start_tokens")
+    SUMS = (
+        *("loss", "tokens", "entropy", "clipped_low", "clipped_high"),
+        *("start_kl", "start_tokens", "echo", "echo_tokens"),
+    )
 
     def add(self, other: LossStats) -> None:
         for name in self.SUMS:
@@ -130,6 +136,8 @@ def update_metrics(stats: LossStats) -> dict[str, float]:
     if stats.is_paused:
         return metrics
     tokens = max(1.0, stats.tokens)
+    if stats.echo_tokens:
+        metrics |= {"loss/echo": stats.echo / stats.echo_tokens, "tokens/echo": stats.echo_tokens}
     return metrics | {
         "loss/policy": stats.loss / max(1, len(stats.grad_norms)),
         "clip/low_fraction": stats.clipped_low / tokens,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from rocstar.train.algorithm.losses import LOSSES
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.learner.learner import LossSettings
 from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.sft_config import SftConfig
+from rocstar.train.learner.own_loss import OwnLoss
+from rocstar.train.recipe.config import Recipe, SftConfig
 
 
 def loss_settings(recipe: Recipe, step: int = 0) -> LossSettings:
@@ -15,8 +16,7 @@ def loss_settings(recipe: Recipe, step: int = 0) -> LossSettings:
     every = rl.start_kl_every
     return LossSettings(
         temperature=rl.temperature,
-        clip_low=rl.clip_low,
-        clip_high=rl.clip_high,
+        loss=LOSSES[rl.loss](**rl.constants()) if rl.loss in LOSSES else OwnLoss(rl.loss),
         correction=Correction(off_policy.correction),
         cap=off_policy.cap,
         floor=off_policy.floor,

@@ -49,7 +49,7 @@ from rocstar.train.learner.commands import (
 )
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
-from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.model_io import row_cost
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.learner.world import World

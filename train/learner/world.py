@@ -9,8 +9,9 @@ join only these; a node that only serves hears of rank 0 through torchrun's stor
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,35 @@ import torch.distributed as dist
 
 from rocstar.train.learner.store_channel import BEAT_S, SILENT_S, Leader, StoreChannel
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+
+CUBLAS_WORKSPACE = ":4096:8"
+"""Eight buffers of 4 MiB for each handle, one of the two values with which cuBLAS is deterministic."""
+
+
+@contextlib.contextmanager
+def deterministic_torch(wanted: bool, device: torch.device) -> Iterator[None]:
+    """Inside, equal inputs give equal bits: on a CPU with equally many threads, on a GPU of one model.
+
+    For the whole process. On a GPU the variable CUBLAS_WORKSPACE_CONFIG stays set; a value that the user
+    chose is kept. cuBLAS reads it when its first handle is made, so enter before the first product.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic  # a module of properties, of which types know nothing
+    filled = memory.fill_uninitialized_memory
+    if wanted:
+        on_gpu = device.type == "cuda"
+        if on_gpu:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+        torch.use_deterministic_algorithms(True, warn_only=not on_gpu)
+        # Else each new tensor is filled before it is written, for the sake of who would read it unwritten.
+        memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned_only)
+        memory.fill_uninitialized_memory = filled
+
 
 JOIN_TIMEOUT = timedelta(hours=1)
 """The time every rank has to be there. Rank 0 comes after it has read, and maybe downloaded, the data."""

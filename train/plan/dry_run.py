@@ -16,10 +16,9 @@ from rocstar.train.plan.plan import Machines, describe_plan
 from rocstar.train.plan.preflight import Findings, LoadSet, check_sets, check_start
 from rocstar.train.plan.prompts import dated
 from rocstar.train.plan.resume import complete
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import Recipe, SftConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
-from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import to_toml
 from rocstar.train.serving.agent import open_sandbox
 
 Rehearse = Callable[[Recipe, Machines], Any]

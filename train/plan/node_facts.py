@@ -21,7 +21,7 @@ import torch
 
 from rocstar.sandbox.doctor.report import examine
 from rocstar.sandbox.extras import shell_command
-from rocstar.train.record import version
+from rocstar.train.record.manifest import commit, version_of
 
 GIB = 1 << 30
 FREE_SHARE = 0.95
@@ -258,8 +258,8 @@ def gather_node(ports: Sequence[int]) -> NodeFacts:
         host=socket.gethostname(),
         time_unix=time.time(),
         versions={
-            "rocstar": version.version_of("rocstar") or "unknown",
-            "commit": version.commit() or "",
+            "rocstar": version_of("rocstar") or "unknown",
+            "commit": commit() or "",
             "python": platform.python_version(),
             "torch": torch.__version__,
             "kernel": platform.release(),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from rocstar.engine.progress.progress import format_bytes
 from rocstar.kernels import chunks
 from rocstar.sandbox.extras import shell_command
-from rocstar.train.learner.model_size import ModelSize, measure
-from rocstar.train.learner.model_size import memory_row as row
+from rocstar.train.learner.model_io import ModelSize, measure
+from rocstar.train.learner.model_io import memory_row as row
 from rocstar.train.learner.world import Roles
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
@@ -119,6 +119,7 @@ def _stages(recipe: Recipe) -> list[str]:
         f"per RL step: {rl.tasks_per_step} tasks x {rl.rollouts_per_task} rollouts = {rollouts} "
         f"trajectories{refills}, {rl.group_size} kept per task (RoC {rl.roc_mode}), "
         f"{rl.num_updates_per_batch} optimizer steps",
+        f"loss: {' '.join([rl.loss, *(f'{name}={value}' for name, value in rl.constants().items())])}",
         "stage           steps  response tokens  turns  filter  worst-case tokens per step",
     ]
     for stage in recipe.stages:

@@ -24,37 +24,24 @@ from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.groups.advantages import check_advantage
 from rocstar.train.groups.from_rollouts import Records
-from rocstar.train.learner import hub
+from rocstar.train.learner import hub, model_io
 from rocstar.train.learner.checkpoint import checkpoint_bytes
-from rocstar.train.learner.cold_start import encode_rows
+from rocstar.train.learner.cold_start import encode_rows, read_conversations
 from rocstar.train.learner.hub import Unreachable
-from rocstar.train.learner.model_io import (
-    check_can_load,
-    check_model_path,
-    check_on_hub,
-    checked_folder,
-    is_here,
-    load_max_positions,
-    load_tokenizer,
-    nowhere,
-)
-from rocstar.train.learner.model_size import measure
+from rocstar.train.learner.own_loss import check_loss
 from rocstar.train.learner.scratch import MAX_POSITIONS
-from rocstar.train.learner.sft import read_conversations
 from rocstar.train.plan.plan import Machines
 from rocstar.train.plan.prompts import PromptCheck
 from rocstar.train.recipe import own_code
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import EvalConfig, Recipe
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
-from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.record.callbacks import Callback
 from rocstar.train.record.learned_questions import Learned, Question
 from rocstar.train.record.run_directory import check_claim, complete_checkpoints
 from rocstar.train.record.trackers import check_tracker
-from rocstar.train.serving.agent import REDIS_VARIABLE, workers_url
+from rocstar.train.serving.agent import REDIS_VARIABLE, check_agent, workers_url
 from rocstar.train.serving.backend import backend_of, check_backend
-from rocstar.train.serving.harness import check_agent
 from rocstar.train.tasks.chat_format import chat_format, check_scratch, conversation_format
 from rocstar.train.tasks.compare import unreadable_truths
 from rocstar.train.tasks.data import interleave_by_source, load_tasks, mixed_by_weight
@@ -387,7 +374,11 @@ def check_start(
         made = found.collect(partial(own_code.make, config.kind, config.args, Callback, field=place))
         found.callbacks += [made] if made else []
     if run_dir is not None:
-        _examine_directory(recipe, run_dir, found, resume=resume, elsewhere=elsewhere)
+        found.collect(lambda: check_claim(run_dir, resume=resume))
+        if elsewhere:
+            found.unknown.append(f"output directory {str(run_dir)!r}: its free space on the other machines")
+        else:
+            found.collect(lambda: check_disk(recipe, run_dir))
     if rollouts is None:
         _examine_data(recipe, found, built_in, dry=dry)
     elif run_dir is not None:
@@ -457,7 +448,7 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
         found.collect(lambda: check_scratch(recipe))
         return MAX_POSITIONS
     is_here = _is_here(recipe, found, dry=dry)
-    tokenizer = found.collect(lambda: load_tokenizer(model.path)) if is_here else None
+    tokenizer = found.collect(lambda: model_io.load_tokenizer(model.path)) if is_here else None
     if tokenizer is None:
         found.has_template = False
         if model.template != "model":
@@ -466,7 +457,7 @@ def _examine_model(recipe: Recipe, found: Findings, *, dry: bool) -> int | None:
     chat = found.collect(lambda: chat_format(recipe, tokenizer))
     if chat is not None and recipe.sft.steps:
         found.collect(lambda: conversation_format(recipe, chat))
-    return load_max_positions(model.path)
+    return model_io.load_max_positions(model.path)
 
 
 def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
@@ -474,31 +465,20 @@ def _is_here(recipe: Recipe, found: Findings, *, dry: bool) -> bool:
     path = recipe.model.path
 
     def look() -> bool:
-        (check_model_path if dry else check_can_load)(path)
+        (model_io.check_model_path if dry else model_io.check_can_load)(path)
         if Path(path).is_dir() and backend_of(recipe).reads_weights:
-            checked_folder(path)
-        if not dry or is_here(path):
+            model_io.checked_folder(path)
+        if not dry or model_io.is_here(path):
             return True
-        check_on_hub(path)
-        found.unknown.append(f"{nowhere(path)}; the hub has it: tokenizer and template are read at the start")
+        model_io.check_on_hub(path)
+        found.unknown.append(f"{model_io.nowhere(path)}; the hub has it: tokenizer and template are read at the start")
         return False
 
     try:
         return found.collect(look) or False
     except Unreachable as error:
-        found.unknown.append(f"{nowhere(path)}, and the hub cannot be asked ({error})")
+        found.unknown.append(f"{model_io.nowhere(path)}, and the hub cannot be asked ({error})")
         return False
-
-
-def _examine_directory(
-    recipe: Recipe, run_dir: Path, found: Findings, *, resume: bool, elsewhere: bool = False
-) -> None:
-    """Check that a run can be written there."""
-    found.collect(lambda: check_claim(run_dir, resume=resume))
-    if elsewhere:
-        found.unknown.append(f"output directory {str(run_dir)!r}: its free space on the other machines")
-    else:
-        found.collect(lambda: check_disk(recipe, run_dir))
 
 
 def check_lora(recipe: Recipe, nodes: int) -> None:
@@ -515,7 +495,7 @@ def check_lora(recipe: Recipe, nodes: int) -> None:
 
 def check_disk(recipe: Recipe, run_dir: Path) -> None:
     """ConfigError where the checkpoints that lie there at one time have no room."""
-    size = measure(recipe.model, recipe.lora)
+    size = model_io.measure(recipe.model, recipe.lora)
     if isinstance(size, str):
         return  # a missing model is reported elsewhere
     there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.is_dir())
@@ -551,9 +531,10 @@ def peak_checkpoints(recipe: Recipe) -> int:
 def examine_engine(
     recipe: Recipe, found: Findings, *, learns: bool, elsewhere: bool = False, nodes: int | None = None
 ) -> None:
-    """Check reward, advantage, engine and Redis on this node; `nodes` None: torchrun's."""
+    """Check reward, advantage, loss, engine and Redis on this node; `nodes` None: torchrun's."""
     found.collect(lambda: check_reward(recipe.reward))
     found.collect(lambda: check_advantage(recipe.rl.advantage))
+    found.collect(lambda: check_loss(recipe.rl.loss))
     if elsewhere and recipe.agent.kind == "program":
         found.unknown.append(f"agent.command = {shlex.join(recipe.agent.command)!r}: a program of the other machines")
     else:

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rocstar.train.learner import checkpoint
-from rocstar.train.recipe.config import Recipe, with_eval_limits
+from rocstar.train.recipe.config import Recipe, SftConfig, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.recipe.sft_config import SftConfig
-from rocstar.train.recipe.toml_file import flat_fields, to_toml
+from rocstar.train.recipe.load import flat_fields, parse_recipe, to_toml
 from rocstar.train.record.metrics import Row, rows_behind
 from rocstar.train.record.run_directory import CONFIG, METRICS, check_claim, keep_config
 

@@ -16,9 +16,8 @@ from rocstar.engine.inference.weights import LiveWeights, WeightSource
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.adapters import MergedWeights, has_adapters, weights_of
 from rocstar.train.learner.commands import LearnerRank, RankCommand, RankReply
-from rocstar.train.learner.gather import planned, whole_buckets
+from rocstar.train.learner.gather import planned, whole_buckets, write_owned
 from rocstar.train.learner.team import LearnerTeam
-from rocstar.train.learner.weight_file import write_owned
 
 
 class PublishError(Exception):

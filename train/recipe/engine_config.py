@@ -88,7 +88,14 @@ class EngineConfig(Section):
         _check_replicas(self.replicas)
         if self.kind in KINDS:
             for name, value in self.args.items():
-                _check_argument(name, value)
+                plain = name.replace("_", "-").lstrip("-")
+                if plain in OWN_ARGS:
+                    raise ValueError(f"args.{name} = {value!r}: rocstar sets it itself; leave it out")
+                if name.startswith("-") or not plain:
+                    raise ValueError(f"args.{name}: names go without dashes in front; write {plain!r}")
+                items = value if isinstance(value, list) else [value]
+                if not all(isinstance(item, str | int | float | bool) for item in items):
+                    raise ValueError(f"args.{name} = {value!r}: a text, a number, true, false or a list of them")
         return self
 
     @model_validator(mode="after")
@@ -140,14 +147,3 @@ def _check_replicas(replicas: Annotated[int | list[list[int]], Unit("engines")])
         raise ValueError(f"replicas = {replicas}: GPU numbers count from 0, and each is of one server")
     if len({len(server) for server in replicas}) > 1:
         raise ValueError(f"replicas = {replicas}: servers take the same arguments, and so as many GPUs each")
-
-
-def _check_argument(name: str, value: Any) -> None:
-    plain = name.replace("_", "-").lstrip("-")
-    if plain in OWN_ARGS:
-        raise ValueError(f"args.{name} = {value!r}: rocstar sets it itself; leave it out")
-    if name.startswith("-") or not plain:
-        raise ValueError(f"args.{name}: names go without dashes in front; write {plain!r}")
-    items = value if isinstance(value, list) else [value]
-    if not all(isinstance(item, str | int | float | bool) for item in items):
-        raise ValueError(f"args.{name} = {value!r}: a text, a number, true, false or a list of them")

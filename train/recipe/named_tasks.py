@@ -15,7 +15,6 @@ from typing import Any
 
 from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import listed as listed_sets
 
 Place = tuple[str, ...]
 KEY = "tasks"
@@ -56,8 +55,6 @@ def resolve_names(raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """
     placed: dict[str, Any] = copy.deepcopy(dict(raw))
     named = placed.pop(KEY, {})
-    if "eval" in placed:
-        placed["eval"] = listed_sets(placed["eval"])
     expand_names(placed)
     for place in task_places(placed):
         table = table_at(placed, place)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.data_config import DataConfig
@@ -15,6 +16,7 @@ from rocstar.train.recipe.section import (
     Expert,
     LearningRate,
     Section,
+    Share,
     Steps,
     Tasks,
     Temperature,
@@ -23,10 +25,57 @@ from rocstar.train.recipe.section import (
     Unit,
 )
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp")
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "distill")
 """Advantages by name: train/algorithm/advantages/ has a page for each."""
+ROLLOUT_LOSSES = ("cispo", "gspo", "dppo", "sapo")
+"""Policy losses that start from the rollout's log-probs, so that they contain the importance weight."""
+CONSTANTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "clip": ("clip_low", "clip_high"), **{name: (name,) for name in ROLLOUT_LOSSES}
+}  # fmt: skip
+"""Policy losses by name, a page each in train/algorithm/losses/, and the fields of [rl] with their constants."""
 Trajectories = Annotated[int, Unit("trajectories")]
 Ratio = Annotated[float, Unit("ratio")]
+Probability = Annotated[float, Unit("probability")]
+Slope = Annotated[float, Unit("slope")]
+
+
+class _RatioBounds(Section):
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _are_an_interval(self) -> _RatioBounds:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low} is not below high = {self.high}; both are bounds of the ratio itself")
+        return self
+
+
+class CispoConfig(_RatioBounds):
+    """Bounds of the ratio current / rollout that weights a token (train/algorithm/losses/cispo.py)."""
+
+    low: Expert[Ratio] = Field(0.0, ge=0, description="smallest weight: the ratio itself, not its distance from 1")
+    high: Expert[Ratio] = Field(5.0, gt=0, description="largest weight: the ratio itself, not its distance from 1")
+
+
+class GspoConfig(_RatioBounds):
+    """Bounds of a sequence's mean ratio current / rollout (train/algorithm/losses/gspo.py)."""
+
+    low: Expert[Ratio] = Field(0.9997, ge=0, description="a sequence with A < 0 and a smaller ratio is stopped")
+    high: Expert[Ratio] = Field(1.0004, gt=0, description="a sequence with A > 0 and a larger ratio is stopped")
+
+
+class DppoConfig(Section):
+    """Bounds of the difference of current and rollout probability (train/algorithm/losses/dppo.py)."""
+
+    low: Expert[Probability] = Field(0.2, ge=0, le=1, description="a token with A < 0 and a larger fall is stopped")
+    high: Expert[Probability] = Field(0.2, ge=0, le=1, description="a token with A > 0 and a larger rise is stopped")
+
+
+class SapoConfig(Section):
+    """Slopes of the gate of the ratio current / rollout (train/algorithm/losses/sapo.py)."""
+
+    tau_positive: Expert[Slope] = Field(1.0, gt=0, description="where A > 0; a larger one fades sooner")
+    tau_negative: Expert[Slope] = Field(1.05, gt=0, description="where A <= 0")
 
 
 class RlConfig(Section):
@@ -55,10 +104,37 @@ class RlConfig(Section):
         description="most rounds of further tasks in a step, each with a task per missing group with signal; "
         "tasks of medium difficulty gain weight",
     )
+    retire_above: Expert[Share] = Field(
+        1.0,
+        gt=0.5,
+        le=1,
+        description="a task whose rate of correct attempts (posterior mean, discounted) reaches it comes no more, "
+        "unless only tasks_per_step tasks are left; 1 = never",
+    )
+    difficulty_floor: Expert[Share] = Field(
+        1.0,
+        ge=0.01,
+        le=1,
+        description="least share of epochs in which a task comes: one that is always or never solved comes less "
+        "often than one that is solved half of the time (train/algorithm/difficulty.py); 1 = each task in every epoch",
+    )
     advantage: Expert[str] = Field(
         "grpo",
-        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp' (train/algorithm/advantages/), or "
+        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp', 'distill' (train/algorithm/advantages/), or "
         "'module:function', looked for beside the recipe, then on sys.path",
+    )
+    length_penalty: Expert[Share] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="of a group's mean reward, which its longest response loses before the advantages, others in "
+        "proportion to the tokens that the policy wrote (train/algorithm/penalties.py)",
+    )
+    turn_penalty: Expert[Share] = Field(0.0, ge=0, le=1, description="the same by the number of turns")
+    overlong_buffer: Expert[Tokens] = Field(
+        0,
+        ge=0,
+        description="last tokens before stages.max_response_tokens within which the reward falls, by 1 at the limit",
     )
     temperature: Expert[Temperature] = Field(1.0, gt=0, description="of the policy's sampling, and of its loss")
     lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")
@@ -79,8 +155,23 @@ class RlConfig(Section):
         description="versions between a token and the learner at most: rollouts go on while it learns; "
         "0 = in turns, and the default with engine.deterministic",
     )
-    clip_low: Expert[Ratio] = Field(0.2, gt=0, lt=1, description="the ratio is clipped below 1 - clip_low")
-    clip_high: Expert[Ratio] = Field(0.28, gt=0, description="the ratio is clipped above 1 + clip_high")
+    loss: Expert[str] = Field(
+        "clip",
+        description="'clip', 'cispo', 'gspo', 'dppo', 'sapo' (train/algorithm/losses/), or 'module:function', "
+        "looked for beside the recipe, then on sys.path; constants of another loss are an error",
+    )
+    clip_low: Expert[Ratio] = Field(0.2, gt=0, lt=1, description="clip: the ratio is clipped below 1 - clip_low")
+    clip_high: Expert[Ratio] = Field(0.28, gt=0, description="clip: the ratio is clipped above 1 + clip_high")
+    cispo: CispoConfig = CispoConfig()
+    gspo: GspoConfig = GspoConfig()
+    dppo: DppoConfig = DppoConfig()
+    sapo: SapoConfig = SapoConfig()
+    echo: Expert[Annotated[float, Unit("factor")]] = Field(
+        0.0,
+        ge=0,
+        description="weight of the mean cross-entropy over the tokens of tool results, beside the policy loss (ECHO, "
+        "arXiv 2605.24517; 0.1 there); 0 = they are not learned",
+    )
     start_kl_every: Expert[Steps] = Field(
         0,
         ge=0,
@@ -100,6 +191,38 @@ class RlConfig(Section):
             )
         return self
 
+    @property
+    def uses_rewards(self) -> bool:
+        """False where a teacher's log-probs are the advantages: every scored trajectory is learned."""
+        return self.advantage != "distill"
+
+    @model_validator(mode="after")
+    def _the_loss_is_known_and_reads_its_constants(self) -> RlConfig:
+        if self.loss not in CONSTANTS and not is_reference(self.loss):
+            known = suggest(self.loss, (*CONSTANTS, "module:function"))
+            raise ValueError(f"loss = {self.loss!r} is not known; {known}")
+        for loss, names in CONSTANTS.items():
+            given = [name for name in names if loss != self.loss and name in self.model_fields_set]
+            if given:
+                value = getattr(self, given[0])
+                shown = value.model_dump(exclude_unset=True) if isinstance(value, Section) else value
+                raise ValueError(
+                    f"{given[0]} = {shown} is read by loss = {loss!r} alone, and loss = {self.loss!r}; remove it, or "
+                    f"set loss = {loss!r}"
+                )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_unread_constants(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that a written recipe loads again."""
+        unread = {name for loss, names in CONSTANTS.items() for name in names if loss != self.loss}
+        return {name: value for name, value in handler(self).items() if name not in unread}
+
+    def constants(self) -> dict[str, float]:
+        """Return the constants of the loss by name; an own function has none."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in CONSTANTS.get(self.loss, ())}
+        return dict(found.get(self.loss, found))
+
     @model_validator(mode="after")
     def _groups_make_sense(self) -> RlConfig:
         if self.group_size < 2:
@@ -117,13 +240,15 @@ class RlConfig(Section):
 class OffPolicyConfig(Section):
     """The correction for different probabilities of rollout and learner (train/algorithm/off_policy.py)."""
 
-    correction: Expert[Literal["none", "token", "sequence", "icepop"]] = Field(
+    correction: Expert[Literal["none", "token", "sequence", "icepop", "sequence_mask", "negative_mask"]] = Field(
         "token",
-        description="factor of a token's loss, from r = learner / rollout probability: none, min(r, cap), "
-        "min(product of r over the trajectory, cap), or r in [floor, cap], else 0",
+        description="factor of a token's loss from learner / rollout probability, a table in "
+        "docs/reference/learner.md; the default is 'none' with an rl.loss that starts from the rollout",
     )
     cap: Expert[Ratio] = Field(2.0, gt=0, allow_inf_nan=False, description="the largest factor")
-    floor: Expert[Ratio] = Field(0.5, ge=0, description="icepop only: below it a token is left out")
+    floor: Expert[Ratio] = Field(
+        0.5, ge=0, description="icepop: below it a token is left out; negative_mask: a sequence with A < 0"
+    )
     gate_kl: Expert[Annotated[float, Unit("nats")]] = Field(
         0.05, gt=0, description="mean mismatch; a step beyond it, or beyond the ratio, is a bad one"
     )
@@ -137,6 +262,31 @@ class OffPolicyConfig(Section):
         if self.floor >= self.cap:
             raise ValueError(f"floor = {self.floor} is not below cap = {self.cap}: no ratio lies between them")
         return self
+
+
+class TeacherConfig(Section):
+    """The teacher of rl.advantage = 'distill'; its tokenizer is the policy's."""
+
+    url: Expert[str] = Field(
+        "", description="of an endpoint that scores prompts, up to and with /v1; its key: ROCSTAR_TEACHER_KEY alone"
+    )
+    model: Expert[str] = Field("", description="the model's name at the endpoint")
+
+
+def check_teacher(teacher: TeacherConfig, rl: RlConfig) -> None:
+    """Raise ValueError for a recipe that cannot learn from a teacher's log-probs."""
+    needs = "rl.advantage = 'distill' needs"
+    if teacher.url.partition("://")[0] not in ("http", "https"):
+        raise ValueError(
+            f"{needs} a teacher, and teacher.url = {teacher.url!r} is no address; it begins with http:// or https:// "
+            "and ends with /v1"
+        )
+    if "@" in teacher.url.partition("//")[2].partition("/")[0]:
+        raise ValueError("teacher.url holds a name or a password, which no recipe keeps; give ROCSTAR_TEACHER_KEY")
+    if rl.temperature != 1:
+        raise ValueError(f"{needs} rl.temperature = 1, that of the teacher's log-probs, not {rl.temperature}")
+    if rl.timeouts != "leave_out":
+        raise ValueError(f"{needs} rl.timeouts = 'leave_out': the teacher scores no trajectory that was cut off")
 
 
 class StageConfig(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -73,19 +73,6 @@ class ToolConfig(Section):
     max_parallel_calls: Expert[Annotated[int, Unit("calls")]] = Field(
         4, ge=1, description="calls executed per turn; more are an error"
     )
-
-
-def tools_of_before(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert `tool.kind`, the former form of a single tool, to the list of tools."""
-    tool = raw.get("tool")
-    if not isinstance(tool, Mapping) or "kind" not in tool:
-        return raw
-    if "tools" in raw:
-        raise ValueError(
-            f"tool.kind = {tool['kind']!r} is the form of a single tool, and tools lists them; leave it out"
-        )
-    rest = {key: value for key, value in tool.items() if key != "kind"}
-    return {**raw, "tool": rest, "tools": [{"kind": tool["kind"]}]}
 
 
 def check_tools(tool: ToolConfig, tools: Sequence[ToolChoice], *, demonstrated: bool) -> None:

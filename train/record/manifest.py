@@ -1,4 +1,4 @@
-"""manifest.json: the program of a run, its command, machine, times and end.
+"""manifest.json and logs/console.log: the program of a run, its command, machine, times, end and output.
 
     {"v": 1, "starts": [{"status": "interrupted", "started": ..., "rocstar": ..., "commit": ..., ...},
                         {"status": "complete", ...}]}
@@ -12,24 +12,148 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import importlib.metadata
 import json
+import logging
 import os
 import platform
 import re
 import shlex
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+import traceback
+import warnings
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rocstar.sandbox.extras import shell_command
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.toml_file import to_toml
-from rocstar.train.record.run_directory import MANIFEST, is_held, write_json
-from rocstar.train.record.version import CHECKOUT, git_state, version_of
+from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.load import to_toml
+from rocstar.train.record.run_directory import CONSOLE_LOG, MANIFEST, is_held, write_json
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""The repository's root, if this is a checkout."""
+GIT_S = 10.0
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_state(checkout: Path) -> dict[str, Any]:
+    """Return the commit of a checkout, and True if its files differ from it; None if unknown."""
+    unknown = {"commit": None, "dirty": None}
+    # An installed package may be inside another project's repository.
+    if not (checkout / ".git").exists():
+        return unknown
+    commit = _output(checkout, "rev-parse", "HEAD")
+    if commit is None:
+        return unknown
+    changes = _output(checkout, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _output(checkout: Path, *arguments: str) -> str | None:
+    """Return the output of git; None if git is missing, refuses or hangs."""
+    command = ["git", "-C", str(checkout), *arguments]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=True, env=environment)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.stdout.strip()
+
+
+def commit(checkout: Path = CHECKOUT) -> str | None:
+    """Return the commit of the checkout, with `-modified` if a file differs; None if there is none."""
+    state = git_state(checkout)
+    if state["commit"] is None:
+        return None
+    return f"{state['commit'][:12]}{'-modified' if state['dirty'] else ''}"
+
+
+class ConsoleLog:
+    """A context that appends to a run's log: written lines, warnings, and the reason that ends the run.
+
+    Warnings of Python and of our loggers go to stderr as well, as they do without this.
+    """
+
+    def __init__(
+        self, run_dir: Path, *, argv: Sequence[str] | None = None, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        """argv: the command, by default this process's."""
+        self.path = run_dir / CONSOLE_LOG
+        self._argv, self._wall_clock = sys.argv if argv is None else argv, wall_clock
+        self._file: int | None = None
+        self._is_torn = False
+        self._show_warning: Callable[..., None] = warnings.showwarning
+        self._handler = _Warnings(self.write)
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        command = command_of_start({"command": without_secrets(self._argv)})
+        self.write(f"started: {command} (process {os.getpid()})")
+        self._show_warning = warnings.showwarning
+        warnings.showwarning = self._warn
+        logging.getLogger("rocstar").addHandler(self._handler)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        logging.getLogger("rocstar").removeHandler(self._handler)
+        warnings.showwarning = self._show_warning
+        if isinstance(error, ConfigError | TrainingStopped):
+            self.write(f"ended: {error}")
+        elif isinstance(error, KeyboardInterrupt | CancelledError):
+            self.write("ended: interrupted")
+        elif error is not None:
+            self.write("ended: " + "".join(traceback.format_exception(error)).rstrip())
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def write(self, text: str) -> None:
+        """One line, or several of which the first has the time."""
+        if self._file is None:
+            return
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock()))
+        line = f"{at} {text}\n".encode(errors="replace")
+        if self._is_torn:  # the disk was full in the middle of a line
+            line = b"\n" + line
+        with contextlib.suppress(OSError):
+            written = os.write(self._file, line)
+            self._is_torn = written < len(line)
+
+    def _warn(
+        self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *a: Any, **k: Any
+    ) -> Any:
+        self.write(f"{category.__name__}: {message} ({filename}:{lineno})")
+        return self._show_warning(message, category, filename, lineno, *a, **k)
+
+
+class _Warnings(logging.Handler):
+    """A handler for warnings of our loggers; it also calls Python's last resort, which a handler disables."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(f"{record.levelname.lower()}: {record.getMessage()}")
+        if logging.lastResort is not None and not logging.getLogger().handlers:
+            logging.lastResort.handle(record)
+
 
 VERSION = 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rocstar.train.learner.model_size import ModelSize
+from rocstar.train.learner.model_io import ModelSize
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, MemoryPeak
 

@@ -9,36 +9,110 @@ every step of a run but the first.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.utils import checkpoint as torch_checkpoint
 from transformers import PreTrainedModel
 
 from rocstar.engine.inference.embedded.rows import DecodeRequest
 from rocstar.engine.inference.embedded.sampling import noise, sample
 from rocstar.engine.inference.weights import LiveWeights
+from rocstar.kernels import linear_loss
 from rocstar.train.learner import checkpoint
+from rocstar.train.learner import learner as learner_module
 from rocstar.train.learner.adapters import weights_of
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch
 from rocstar.train.learner.gather import gathered, planned, whole_buckets
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.model_io import DTYPES, HEAD_DTYPES
 from rocstar.train.learner.optim import OptimSpec
-from rocstar.train.learner.policy_model import runs_again
+from rocstar.train.learner.policy_model import PolicyModel, runs_again
 from rocstar.train.learner.settings import cold_start_optimizer, loss_settings, stage_optimizer
 from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.rehearsal.fake_gpu import FakeGpu
-from rocstar.train.rehearsal.memory_scopes import book_gradients, local
-from rocstar.train.rehearsal.memory_tracker import Category, EngineMemory, MemoryPeak
+from rocstar.train.rehearsal.memory_tracker import Category, EngineMemory, MemoryPeak, MemoryTracker
 from rocstar.train.serving.embedded import engine_of, planned_rows
+
+Wrapper = Callable[..., Any]
+
+
+@contextmanager
+def scopes(tracker: MemoryTracker) -> Iterator[None]:
+    """Run the block with the learner's memory assigned to categories."""
+
+    def within(category: Category, function: Wrapper) -> Wrapper:
+        @functools.wraps(function)
+        def scoped(*args: Any, **kwargs: Any) -> Any:
+            with tracker.scope(category):
+                return function(*args, **kwargs)
+
+        return scoped
+
+    def reduced(group: Any, *args: Any, **kwargs: Any) -> Any:
+        with tracker.scope(Category.gathers):
+            result = post_backward(group, *args, **kwargs)
+        shards = [param.sharded_param.grad for param in group.fsdp_params]
+        tracker.file([local(grad) for grad in shards if grad is not None], Category.gradients)
+        return result
+
+    class Repeated(torch_checkpoint._recomputation_hook):
+        """A layer's forward in backward, for activations that were not kept."""
+
+        def __enter__(self) -> Any:
+            self._scope = tracker.scope(Category.activations)
+            self._scope.__enter__()
+            return super().__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            self._scope.__exit__(None, None, None)
+
+    post_backward = FSDPParamGroup.post_backward
+    patched: list[tuple[Any, str, Any]] = [
+        (FSDPParamGroup, "unshard", within(Category.gathers, FSDPParamGroup.unshard)),
+        (FSDPParamGroup, "wait_for_unshard", within(Category.gathers, FSDPParamGroup.wait_for_unshard)),
+        (FSDPParamGroup, "post_backward", reduced),
+        (PolicyModel, "__call__", within(Category.activations, PolicyModel.__call__)),
+        (torch.autograd, "backward", within(Category.temporary, torch.autograd.backward)),
+        (torch_checkpoint, "_recomputation_hook", Repeated),
+        (linear_loss._LinearLoss, "backward", staticmethod(within(Category.head, linear_loss._LinearLoss.backward))),
+    ]
+    for name in ("linear_loss", "linear_logprobs"):
+        patched.append((learner_module, name, within(Category.head, getattr(learner_module, name))))
+    with ExitStack() as stack:
+        for owner, name, new in patched:
+            stack.enter_context(mock.patch.object(owner, name, new))
+        yield
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    part: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return part
+
+
+def book_gradients(model: nn.Module, tracker: MemoryTracker) -> None:
+    """Without FSDP autograd hands every parameter its gradient: book it when it does."""
+    for parameter in model.parameters():
+        if parameter.requires_grad and not hasattr(parameter, "_local_tensor"):
+            any_parameter: Any = parameter  # torch has no types for its hooks
+            any_parameter.register_post_accumulate_grad_hook(
+                lambda p: tracker.file([p.grad] if p.grad is not None else [], Category.gradients)
+            )
+
 
 PROMPT = 24
 STEPS = 3

@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 from rocstar.engine.progress.progress import format_bytes
 from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.balance import Cost
-from rocstar.train.learner.model_io import DTYPES
-from rocstar.train.learner.model_size import ModelSize, measure, model_without_weights, row_cost
+from rocstar.train.learner.model_io import DTYPES, ModelSize, measure, model_without_weights, row_cost
 from rocstar.train.learner.world import World
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
@@ -33,17 +32,20 @@ from rocstar.train.rehearsal.memory_fit import (
     check_fit,
     server_kv_capacity,
 )
-from rocstar.train.rehearsal.memory_scopes import scopes
 from rocstar.train.rehearsal.memory_tracker import GIB, Category, EngineMemory, MemoryPeak, highest
-from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases, decode
-from rocstar.train.rehearsal.rows import PackedStep, RowLengths, batch_of, fake_examples, rl_rows, sft_rows
+from rocstar.train.rehearsal.phases import RehearsalLearner, RehearsalPhases, decode, scopes
 from rocstar.train.rehearsal.timeline import (
     HARDWARE,
-    Hardware,
+    PackedStep,
+    RowLengths,
     Timeline,
     Transfers,
+    batch_of,
     cost_model,
+    fake_examples,
     generate_s,
+    rl_rows,
+    sft_rows,
     timeline,
     transfers,
 )
@@ -65,7 +67,6 @@ class Rehearsal:
     room: KvCapacity | None = None
     moved: Transfers | None = None
     timeline: Timeline | None = None
-    hardware: Hardware | None = None
     misplaced: list[str] = field(default_factory=list)
     """Problems that would occur on a device."""
     seconds: float = 0.0
@@ -106,7 +107,7 @@ class Rehearsal:
                 "server": _plain(self.room),
                 "transfers": _plain(self.moved),
                 "timeline": _plain(self.timeline),
-                "hardware": _plain(self.hardware),
+                "hardware": dataclasses.asdict(HARDWARE),
                 "misplaced": self.misplaced,
                 "seconds": round(self.seconds, 1),
             },
@@ -195,10 +196,8 @@ def rehearse_recipe(
     try:
         played, engine, misplaced = _play(recipe, machines, model, batches, acts, memory_gib)
     except MisplacedTensorError as error:
-        return Rehearsal(
-            packing=batches, misplaced=[str(error)], hardware=HARDWARE, seconds=time.perf_counter() - began
-        )
-    moved = transfers(size, recipe.engine, machines, HARDWARE)
+        return Rehearsal(packing=batches, misplaced=[str(error)], seconds=time.perf_counter() - began)
+    moved = transfers(size, recipe.engine, machines)
     lengths = [row.tokens for row in rows]
     room = server_kv_capacity(recipe, size, memory_gib=memory_gib, state=played.state, lengths=lengths)
     settings = MemorySettings(
@@ -219,7 +218,6 @@ def rehearse_recipe(
         moved=moved,
         timeline=_timeline(recipe, machines, size, cost, batches, room, played.runs_again, moved),
         misplaced=misplaced,
-        hardware=HARDWARE,
         seconds=time.perf_counter() - began,
     )
 
@@ -308,7 +306,7 @@ def _timeline(
         return None
     rl, generate = recipe.rl, None
     if room is not None and room.kv_tokens:
-        model = cost_model(size, cost.per_pair, HARDWARE, room.gpus)
+        model = cost_model(size, cost.per_pair, room.gpus)
         replicas = machines.num_servers(recipe.engine)
         rolled = rl_rows(recipe, siblings=rl.rollouts_per_task, limit=_limit(recipe))
         generate = generate_s(rolled, model, kv_tokens=room.kv_tokens, replicas=replicas, tool_s=TOOL_S)
@@ -320,5 +318,4 @@ def _timeline(
         updates=rl.num_updates_per_batch,
         checkpointing=runs_again,
         every=recipe.checkpoint.every,
-        hardware=HARDWARE,
     )

@@ -27,10 +27,9 @@ from rocstar.sandbox.http.listening import Address
 from rocstar.sandbox.http.printable import printable_line
 from rocstar.train.evaluation import saved_model
 from rocstar.train.plan.prompts import dated
-from rocstar.train.recipe.agent_config import AgentConfig
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import AgentConfig, Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import to_toml
 from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, claim, discard_if_unused, write_config
 
 RESPONSE_TOKENS, TURNS = 4096, 16

@@ -25,7 +25,7 @@ from rocstar.train.recipe.paths import named_code
 from rocstar.train.record.run_directory import recipe_of
 
 if TYPE_CHECKING:
-    from rocstar.train.served.recorded_start import RecordedStart
+    from rocstar.train.served.chatting import RecordedStart
 
 Loading = Callable[[], AbstractContextManager[None]]
 """Shows that torch is being imported."""
@@ -98,8 +98,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
     """Chat by the options. `rest` are fields of the recipe. Return 1 if an answer failed."""
     if missing := missing_extra_message("rocstar chat", "chat"):
         raise ConfigError(missing)
-    from rocstar.train.served.chatting import ChatOrder, chat_locally, chat_with
-    from rocstar.train.served.recorded_start import recorded_start
+    from rocstar.train.served.chatting import ChatOrder, chat_locally, chat_with, recorded_start
 
     start = None if options.start is None else recorded_start(options.start)
     sampled = {"temperature": options.temperature, "seed": options.seed, "max_tokens": options.max_tokens}
@@ -119,7 +118,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         _check_address(options.target)
         token = _token(options.token_file)
         return chat_with(order, url=options.target, model=options.served_model, token=token)
-    from rocstar.train.served.recorded_start import solved_question
+    from rocstar.train.served.chatting import solved_question
 
     if order.prompts is None and options.model is None:
         order = dataclasses.replace(order, example=solved_question(Path(options.target)))

@@ -1,19 +1,22 @@
-"""The agent of a recipe: sandbox, tools and judge around an engine (backend.py), all chosen here."""
+"""The agent of a recipe: sandbox, tools, judge and foreign loop around an engine (backend.py), all chosen here."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import inspect
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.inference.base import Inference, Sampling
 from rocstar.engine.progress.progress import working
-from rocstar.engine.rollout.rollout import Agent, RolloutLimits
+from rocstar.engine.rollout.environment import EnvironmentPlace
+from rocstar.engine.rollout.rollout import Agent, Harness, RolloutLimits
 from rocstar.engine.types import Task
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.extras import shell_command
@@ -21,11 +24,11 @@ from rocstar.sandbox.fabric.cli import URL_VARIABLES, redis_url
 from rocstar.sandbox.pool.pool import AUTO, SandboxPool
 from rocstar.sandbox.types import BatchSandbox, SandboxError, SessionSandbox
 from rocstar.train.learner.model_io import load_max_positions
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe import own_code
+from rocstar.train.recipe.config import AgentConfig, Recipe
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.model_config import QUESTION
 from rocstar.train.serving.backend import backend_of
-from rocstar.train.serving.harness import open_environments, open_harness
 from rocstar.train.tasks.environments.kinds import environment_judge, places_of
 from rocstar.train.tasks.own_reward import AgentReward, make_judge
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
@@ -33,6 +36,80 @@ from rocstar.train.tasks.tools import tool_box
 
 if TYPE_CHECKING:
     from rocstar.sandbox.fabric import RedisFabric
+
+
+FIELD = "agent.kind"
+MODEL = "policy"
+
+
+@contextlib.asynccontextmanager
+async def open_harness(
+    config: AgentConfig, sandbox: object, *, log: Path | None, max_context: int | None, **sessions: Any
+) -> AsyncIterator[Harness | None]:
+    """Open the gateway on a free port of the loopback interface; None for the built-in loop.
+
+    log: the end of each program's output is appended there. sessions: `open_session` of the harness.
+    """
+    if config.kind == "builtin":
+        yield None
+        return
+    # Only here: a run with the built-in loop loads no server.
+    from rocstar.engine.gateway.endpoint import open_gateway
+    from rocstar.engine.gateway.harness import GatewayHarness, Solve, function_agent
+    from rocstar.engine.gateway.programs import run_program
+    from rocstar.engine.gateway.session import Sessions
+
+    solve: Solve = partial(run_program, config.command, log=log)
+    if config.kind != "program":
+        solve = function_agent(_load_function(config), sandbox, config.args)
+    async with open_gateway(Sessions(), model=MODEL, max_context=max_context) as gateway:
+        yield GatewayHarness(gateway, solve, **sessions)
+
+
+@contextlib.asynccontextmanager
+async def open_environments(
+    places: Mapping[str, EnvironmentPlace], *, max_context: int | None
+) -> AsyncIterator[Mapping[str, EnvironmentPlace]]:
+    """Yield the places with a gateway for the agents that their servers run, if there are any."""
+    if all(place.environment.solve is None for place in places.values()):
+        yield places
+        return
+    from rocstar.engine.gateway.endpoint import open_gateway
+    from rocstar.engine.gateway.harness import GatewayHarness
+    from rocstar.engine.gateway.session import Sessions
+
+    async with open_gateway(Sessions(), model=MODEL, max_context=max_context) as gateway:
+        harnesses = {
+            name: None if place.environment.solve is None else GatewayHarness(gateway, place.environment.solve)
+            for name, place in places.items()
+        }
+        yield {name: replace(place, harness=harnesses[name]) for name, place in places.items()}
+
+
+def check_agent(config: AgentConfig) -> None:
+    """ConfigError if the command or the function does not exist, or the function cannot be called as in a run."""
+    if config.kind == "program" and shutil.which(config.command[0]) is None:
+        raise ConfigError(
+            f"agent.command: there is no program {config.command[0]!r} on PATH; install it, or give its path"
+        )
+    if config.kind not in ("builtin", "program"):
+        _load_function(config)
+
+
+def _load_function(config: AgentConfig) -> Callable[..., Any]:
+    function: Callable[..., Any] = own_code.load(config.kind, field=FIELD)
+    field = f"{FIELD} = {config.kind!r}"
+    if not inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{field} is no coroutine function; write `async def solve(task, client, sandbox)`")
+    try:
+        inspect.signature(function).bind(None, None, None, **config.args)
+    except TypeError as error:
+        raise ConfigError(
+            f"{field} has the signature {inspect.signature(function)}, which does not fit a call with a task, a "
+            f"client, a sandbox and agent.args = {config.args!r}: {error}"
+        ) from None
+    return function
+
 
 REDIS_VARIABLE = URL_VARIABLES[0]
 WORKERS_WAIT_S = 5.0

@@ -32,9 +32,9 @@ from rocstar.train.recipe.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from rocstar.train.learner.model_size import ModelSize
+    from rocstar.train.learner.model_io import ModelSize
     from rocstar.train.learner.team import LearnerTeam
-    from rocstar.train.serving.node_commands import NodeAddress, OpenedNode, OpenNode, OpenService
+    from rocstar.train.serving.nodes import NodeAddress, OpenedNode, OpenNode, OpenService
 
 BACKENDS: Mapping[str, str] = {
     "embedded": "rocstar.train.serving.embedded:Embedded",
@@ -192,7 +192,7 @@ class EngineBackend(Protocol):
         return []
 
     def open(
-        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
+        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor
     ) -> AbstractAsyncContextManager[RolloutEngine]:
         """Open the engine on a fixed model.
 
@@ -200,7 +200,6 @@ class EngineBackend(Protocol):
             recipe: the recipe to run.
             path: the model: a Hugging Face folder or a hub name.
             thread: the device thread; torch work of this process runs there.
-            logs: folder for servers' logs; None keeps them only after a failure.
         """
         ...
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -28,8 +27,7 @@ from rocstar.engine.nodes.grants import PART
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.learner import LocalEngine
-from rocstar.train.learner.model_io import HEAD_DTYPES, load_model, load_tokenizer
-from rocstar.train.learner.model_size import ModelSize, memory_row
+from rocstar.train.learner.model_io import HEAD_DTYPES, ModelSize, load_model, load_tokenizer, memory_row
 from rocstar.train.learner.sharding import placed
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.engine_publisher import EnginePublisher, Weights, serve_in
@@ -37,7 +35,7 @@ from rocstar.train.publish.publisher import Measure
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import EngineBackend, Learning, Opened, opened_fleet
-from rocstar.train.serving.node_commands import OpenNode, OpenService, open_others
+from rocstar.train.serving.nodes import OpenNode, OpenService, open_others
 from rocstar.train.tasks.chat_format import chat_format
 
 PROMPT_SHARE = 0.25
@@ -68,9 +66,7 @@ class Embedded(EngineBackend):
         return [*lines, memory_row("KV", num * rows * tokens * per_token, text)]
 
     @contextlib.asynccontextmanager
-    async def open(
-        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
-    ) -> AsyncIterator[RolloutEngine]:
+    async def open(self, recipe: Recipe, path: str, thread: ThreadPoolExecutor) -> AsyncIterator[RolloutEngine]:
         model = placed(load_model(path, recipe.model.dtype), recipe.model)
         async with open_engines(recipe, model, thread) as (engine, _):
             yield engine

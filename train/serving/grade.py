@@ -25,8 +25,8 @@ from rocstar.engine.types import Attempt, Failed, Outcome, Task, Turn
 from rocstar.sandbox.extras import shell_command
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import SandboxError
+from rocstar.train.recipe.config import RewardConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.tasks.own_reward import make_judge
 from rocstar.train.tasks.reward import VERIFIER_FLAVOUR
 

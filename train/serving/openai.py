@@ -10,7 +10,6 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import cast
 
 from rocstar.engine.chat.chat import Tokenizer
@@ -40,9 +39,7 @@ class OpenAI(EngineBackend):
         return [f"engine.url = {recipe.engine.url!r}: whether it answers, which is seen when the engine opens"]
 
     @contextlib.asynccontextmanager
-    async def open(
-        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
-    ) -> AsyncIterator[RolloutEngine]:
+    async def open(self, recipe: Recipe, path: str, thread: ThreadPoolExecutor) -> AsyncIterator[RolloutEngine]:
         """ConfigError if the endpoint does not answer as it must."""
         engine, tokenizer = recipe.engine, load_tokenizer(path)
         key = os.environ.get(KEY_VARIABLE, "")

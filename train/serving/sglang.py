@@ -31,8 +31,7 @@ from rocstar.engine.progress.progress import format_bytes, working
 from rocstar.engine.scheduling.policies import make_policy
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.commands import ReleaseMemory
-from rocstar.train.learner.model_io import DTYPES, checked_folder, load_tokenizer, vocabulary_size
-from rocstar.train.learner.model_size import ModelSize
+from rocstar.train.learner.model_io import DTYPES, ModelSize, checked_folder, load_tokenizer, vocabulary_size
 from rocstar.train.learner.store_channel import travels
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.rank_commands import WriteWeights, weight_shapes
@@ -42,7 +41,7 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError, ConfigErrors
 from rocstar.train.serving.agent import open_agent, open_sandbox
 from rocstar.train.serving.backend import EngineBackend, InitialPolicy, Learning, Opened, opened_fleet
-from rocstar.train.serving.node_commands import NodeAddress, OpenedNode, OpenNode, OpenService, open_others
+from rocstar.train.serving.nodes import NodeAddress, OpenedNode, OpenNode, OpenService, open_others
 from rocstar.train.serving.placement import GpuMap, check_gpus, server_env
 from rocstar.train.tasks.chat_format import chat_format
 
@@ -277,15 +276,12 @@ class SGLang(EngineBackend):
         return [*lines, "rocstar starts and ends the servers; their ports are free ones"]
 
     @contextlib.asynccontextmanager
-    async def open(
-        self, recipe: Recipe, path: str, thread: ThreadPoolExecutor, *, logs: Path | None = None
-    ) -> AsyncIterator[RolloutEngine]:
-        folder = logs or Path(tempfile.mkdtemp(prefix="rocstar-logs-"))
+    async def open(self, recipe: Recipe, path: str, thread: ThreadPoolExecutor) -> AsyncIterator[RolloutEngine]:
+        logs = Path(tempfile.mkdtemp(prefix="rocstar-logs-"))
         model = checked_folder(path).path.absolute()
-        async with open_servers(recipe, model, logs=folder, launcher=type(self).launcher) as servers:
+        async with open_servers(recipe, model, logs=logs, launcher=type(self).launcher) as servers:
             yield servers.fleet
-        if logs is None:  # after a failure they stay, for its message names them
-            shutil.rmtree(folder)
+        shutil.rmtree(logs)  # after a failure they stay, for its message names them
 
     @contextlib.asynccontextmanager
     async def open_learning(self, recipe: Recipe, learning: Learning) -> AsyncIterator[Opened]:

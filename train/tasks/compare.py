@@ -17,10 +17,16 @@ from dataclasses import dataclass
 from rocstar.engine.types import Task
 from rocstar.train.tasks import forms
 from rocstar.train.tasks.latex import bracket_depths, clean, is_closed, last_boxed
-from rocstar.train.tasks.numbers import has_exponent, numbers_equal, read_decimal_comma, read_number, read_scientific
+from rocstar.train.tasks.numbers import (
+    has_exponent,
+    numbers_equal,
+    read_decimal_comma,
+    read_number,
+    read_scientific,
+    unit_behind,
+)
 from rocstar.train.tasks.operators import MAX_NESTING, forbidden_operator, is_expression
 from rocstar.train.tasks.rows import MARKS_OF_REASONING_GYM
-from rocstar.train.tasks.units import unit_behind
 from rocstar.train.tasks.words import is_product, is_words, unwrapped, words_equal
 
 Question = tuple[str, str]

@@ -23,6 +23,7 @@ from rocstar.engine.tools.python import PythonTool
 from rocstar.engine.tools.results import result_text
 from rocstar.engine.types import Task
 from rocstar.sandbox.types import ExecRequest, Limits, Sandbox, SandboxError, Status
+from rocstar.train.recipe.config import Noise
 from rocstar.train.recipe.errors import ConfigError
 
 _IMPORT = "import math\n"
@@ -30,27 +31,6 @@ _OPENINGS = ("", "", "I will compute it.")
 _RETRIES = ("The code failed. I will fix it.", "I made a mistake. Let me retry.")
 _MAX_CALLS = 3
 _CALL_DEADLINE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """The demonstrator's errors: probabilities, each drawn independently."""
-
-    guess: float = 0.06
-    """answers with a random number and no call"""
-    right: float = 0.40
-    """picks a right program"""
-    first_slip: float = 0.60
-    """breaks its first call"""
-    retry_slip: float = 0.12
-    """breaks its second call; the third is never broken"""
-    no_tag: float = 0.06
-    """ends without an answer block"""
-    double_answer: float = 0.08
-    """gives the answer block twice"""
-
-
-DEFAULT_NOISE = Noise()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +127,7 @@ async def make_demonstrations(
     seed: int,
     sandbox: Sandbox,
     tool: PythonTool | JupyterTool,
-    noise: Noise = DEFAULT_NOISE,
+    noise: Noise,
     programs: Callable[[Task], Programs] = programs_for,
     num_workers: int = 32,
     speaks: bool = True,

@@ -25,8 +25,8 @@ from rocstar.engine.tools import threads
 from rocstar.engine.types import REWARD_TIMEOUT, Attempt, Failed, Outcome, Scored
 from rocstar.sandbox.types import Sandbox, SandboxError
 from rocstar.train.recipe import own_code
+from rocstar.train.recipe.config import RewardConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.tasks.reward import FusedJudge, MathJudge
 
 __all__ = ["Attempt", "FunctionReward", "Reward", "check_reward", "make_judge"]

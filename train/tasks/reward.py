@@ -31,7 +31,7 @@ from typing import Any, Final, Literal, TypeAlias
 from rocstar.engine.types import GRADER_LIMIT, Attempt, Failed, Outcome, Scored, Task
 from rocstar.sandbox.types import ExecRequest, Limits, Sandbox, SandboxError, Status
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.tasks.compare import AnswerPair, compare
+from rocstar.train.tasks.compare import compare
 from rocstar.train.tasks.data import reasoning_gym
 from rocstar.train.tasks.rows import MARKS_OF_REASONING_GYM
 from rocstar.train.tasks.verify import extract_answer
@@ -137,9 +137,6 @@ class MathJudge:
         comparison = compare(extraction.answer, task.answer)
         if not comparison.questions:
             return Scored(reward=float(comparison.verdict), method=comparison.method)
-        return await self._score_by_algebra(comparison, deadline)
-
-    async def _score_by_algebra(self, comparison: AnswerPair, deadline: float | None) -> Outcome:
         truths = list(dict.fromkeys(truth for _, truth in comparison.questions))
         jobs = [(prediction, truths.index(truth)) for prediction, truth in comparison.questions]
         verdicts = await self._grader.ask("symbolic", truths, jobs, count=len(jobs), deadline=deadline)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rocstar.train.learner.learner import Learner as PolicyLearner
-from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.model_io import row_cost
 from rocstar.train.learner.settings import loss_settings, stage_optimizer
 from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.world import World

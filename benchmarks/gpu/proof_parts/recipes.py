@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rocstar.train.learner.batch import MicroBatch
-from rocstar.train.learner.model_size import row_cost
+from rocstar.train.learner.model_io import row_cost
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.rehearsal.rehearse import batches_of

@@ -32,12 +32,11 @@ _ERRORS = {
 }
 
 
-def read(body: bytes | Mapping[str, Any]) -> Request:
+def read(given: Fields) -> Request:
     """Read a request of either route. Raises RequestError."""
-    given = Fields.of_body(body)
     messages = [] if not (system := given.content("system", ("text",))) else [Message(role="system", text=system)]
-    for entry in given.objects("messages"):
-        messages += _messages(entry)
+    for made in given.each("messages", _read_entry):
+        messages += made
     if not given.values.get("messages"):
         raise given.invalid("messages", "send at least one message")
     return Request(
@@ -50,6 +49,10 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
         is_streamed=given.get("stream", bool, False),
         ignored=given.ignored(),
     )
+
+
+def _read_entry(entry: Fields) -> tuple[Message, ...]:
+    return join_assistants(_messages(entry))
 
 
 def _messages(entry: Fields) -> Iterator[Message]:

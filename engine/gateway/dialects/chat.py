@@ -3,6 +3,7 @@ top level, `token_ids` of the choice. The stop token is in `token_ids` and in `l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,10 +26,9 @@ _ROLES: Mapping[str, Role] = {
 _REASONING = ("reasoning_content", "reasoning")
 
 
-def read(body: bytes | Mapping[str, Any]) -> Request:
+def read(given: Fields) -> Request:
     """Read a request. Raises RequestError."""
-    given = Fields.of_body(body)
-    messages = [_message(entry) for entry in given.objects("messages")]
+    messages = given.each("messages", read_message)
     if not messages:
         raise given.invalid("messages", "send at least one message")
     options = Fields(given.get("stream_options", dict, {}), "stream_options")
@@ -47,14 +47,16 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
     )
 
 
-def _message(entry: Fields) -> Message:
+def read_message(entry: Fields) -> Message:
+    """Read one message. Raises RequestError."""
     role = _ROLES.get(entry.get("role", str, ""))
     if role is None:
         raise entry.invalid("role", f"send one of {', '.join(_ROLES)}")
     values, calls = entry.values, []
     for call in entry.objects("tool_calls") if role == "assistant" and values.get("tool_calls") else ():
         made = Fields(call.get("function", dict, {}), call.path("function"))
-        arguments = made.get("arguments", str, "{}")
+        arguments = made.values.get("arguments")
+        arguments = json.dumps(arguments) if isinstance(arguments, dict) else made.get("arguments", str, "{}")
         calls.append(FunctionCall(id=call.get("id", str, ""), name=made.require("name", str), arguments=arguments))
     return Message(
         role=role,
@@ -94,7 +96,7 @@ def write(sample: SampledTurn) -> dict[str, Any]:
 
 
 def stream(sample: SampledTurn) -> Iterator[bytes]:
-    """Yield the answer as chunks: the role, the whole message, the end."""
+    """Yield the answer as chunks: the role, the whole message with the ids, the end."""
     head = _head(sample, "chat.completion.chunk")
 
     def chunk(delta: Mapping[str, Any], finish: str | None = None, **fields: Any) -> bytes:
@@ -102,14 +104,13 @@ def stream(sample: SampledTurn) -> Iterator[bytes]:
 
     opening = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
     yield encode_event({**head, "choices": [opening], **_prompt_ids(sample)})
-    extras = _extras(sample)
+    extras, ids = _extras(sample), _ids(sample)
     calls = [{"index": k, **call} for k, call in enumerate(extras.pop("tool_calls", ()))]
-    for delta in (extras, {"content": sample.message.text} if sample.message.text else {}):
-        if delta:
-            yield chunk(delta)
-    if calls:
-        yield chunk({"tool_calls": calls})
-    yield chunk({}, sample.finish, **_ids(sample))
+    for delta in (extras, {"content": sample.message.text}, {"tool_calls": calls}):
+        if any(delta.values()):
+            yield chunk(delta, **ids)
+            ids = {}
+    yield chunk({}, sample.finish, **ids)
     if sample.request.with_usage:
         yield encode_event({**head, "choices": [], "usage": usage(sample)})
     yield DONE

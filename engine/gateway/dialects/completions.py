@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from rocstar.engine.gateway.dialects import events
@@ -16,9 +16,8 @@ DEFAULT_TOKENS = 16
 """OpenAI's default limit."""
 
 
-def read(body: bytes | Mapping[str, Any]) -> Request:
+def read(given: Fields) -> Request:
     """Read a request. Raises RequestError."""
-    given = Fields.of_body(body)
     prompt = given.values.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         given = Fields({**given.values, "prompt": prompt[0]})  # a list of one prompt
@@ -33,10 +32,17 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
         stops=given.texts("stop"),
         is_streamed=given.get("stream", bool, False),
         with_usage=options.get("include_usage", bool, False),
-        with_logprobs=given.get("logprobs", int, -1) >= 0,
+        with_logprobs=read_logprobs(given),
         with_token_ids=given.get("return_token_ids", bool, False),
         ignored=given.ignored(),
     )
+
+
+def read_logprobs(given: Fields) -> bool:
+    """Return whether log-probs are wanted. Gateways send chat's field to completions, too."""
+    if isinstance(given.values.get("logprobs"), bool):
+        return given.get("logprobs", bool, False)
+    return given.get("logprobs", int, -1) >= 0
 
 
 def write(sample: SampledTurn) -> dict[str, Any]:

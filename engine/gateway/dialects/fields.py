@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
 from pydantic_core import from_json
 
-from rocstar.engine.gateway.messages import Message
+from rocstar.engine.gateway.messages import Message, num_equal
 from rocstar.sandbox.http.errors import RequestError
 
 MAX_IGNORED, MAX_NAME_CHARS = 64, 40
@@ -28,6 +30,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
+    "suffix": ("",),
 }
 """Fields with the values that change nothing. Other values are ignored and counted."""
 
@@ -45,34 +48,39 @@ _KINDS = {
 }
 
 
-@dataclass(slots=True)
-class Fields:
+LISTS = frozenset(("messages", "input", "tools"))
+"""Lists that a client sends again with each request of a session. Their items stay JSON until they are read."""
+_parts_of, _items_of = msgspec.json.Decoder(dict[str, Raw]).decode, msgspec.json.Decoder(list[Raw]).decode
+
+Known = dict[str, tuple[list[Any], list[Any]]]
+"""Lists of the latest body of a session: their items, and what was read from each."""
+
+
+class Fields(msgspec.Struct):
     """A JSON object of a request.
 
     Attributes:
         values: the object.
         where: its path in the body; "" for the body.
+        known: lists of an earlier body, of which equal items are not read again; this body's replace them.
         names: of the fields that were read.
         others: names for `ignored` that are no fields.
     """
 
     values: Mapping[str, Any]
     where: str = ""
-    names: set[str] = field(default_factory=set)
-    others: list[str] = field(default_factory=list)
+    known: Known = {}
+    names: set[str] = set()
+    others: list[str] = []
 
     @classmethod
-    def of_body(cls, body: bytes | Mapping[str, Any]) -> Fields:
+    def of_body(cls, body: bytes, known: Known | None = None) -> Fields:
         """Parse a body. Raises RequestError if it is not an object of at most 200 levels."""
-        if isinstance(body, Mapping):
-            return cls(body)
         try:
-            values = from_json(body, allow_inf_nan=False, cache_strings="keys")
-        except ValueError as error:
-            raise RequestError(f"the body is not JSON: {error}; send an object", kind="invalid_json") from None
-        if not isinstance(values, dict):
-            raise RequestError("the body is not an object; send an object", kind="invalid_json")
-        return cls(values)
+            values = {name: _value(part, name in LISTS) for name, part in _parts_of(body).items()}
+        except (ValueError, RecursionError, msgspec.MsgspecError) as problem:
+            raise _body_error(body, problem) from None
+        return cls(values, known={} if known is None else known)
 
     def path(self, name: str | int) -> str:
         """Return the path of a field in the body."""
@@ -80,7 +88,7 @@ class Fields:
 
     def invalid(self, name: str, problem: str) -> RequestError:
         """Return the error for a field."""
-        value = json.dumps(self.values[name], default=str)[:80] if name in self.values else "missing"
+        value = json.dumps(self.values[name], default=_decode)[:80] if name in self.values else "missing"
         return RequestError(f"{self.path(name)} is {value}: {problem}", field=self.path(name), kind="invalid_value")
 
     def get(self, name: str, kind: type[T], default: T) -> T:
@@ -89,12 +97,12 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
+        if type(value) is kind:
+            return value
         # JSON has one kind of number: some clients write 16.0 for 16, or 1 for 1.0
         if (kind is int and isinstance(value, float) and value.is_integer()) or (kind is float and type(value) is int):
-            value = kind(value)  # type: ignore[call-arg]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.invalid(name, f"send {_KINDS[kind]}")
-        return value
+            return kind(value)  # type: ignore[call-arg]
+        raise self.invalid(name, f"send {_KINDS[kind]}")
 
     def require(self, name: str, kind: type[T]) -> T:
         """Return a field. Raises RequestError if it is missing, null or empty."""
@@ -112,6 +120,13 @@ class Fields:
                 return value
         return None
 
+    def whole(self, name: str, default: int, least: int, most: int) -> int:
+        """Return a whole number of a range."""
+        value = self.get(name, int, default)
+        if not least <= value <= most:
+            raise self.invalid(name, f"send a number from {least} to {most}")
+        return value
+
     def temperature(self) -> float | None:
         """Return the temperature, or None."""
         value = self.get("temperature", float, math.nan)
@@ -121,15 +136,21 @@ class Fields:
             raise self.invalid("temperature", "send a number from 0 to 10")
         return value
 
-    def objects(self, name: str) -> list[Fields]:
-        """Return the objects of a list; an empty list if it is missing."""
-        items = self.get(name, list, [])
-        for k, item in enumerate(items):
-            if not isinstance(item, dict):
-                raise RequestError(
-                    f"{self.path(name)}.{k} is not an object", field=f"{self.path(name)}.{k}", kind="invalid_value"
-                )
-        return [Fields(item, f"{self.path(name)}.{k}") for k, item in enumerate(items)]
+    def objects(self, name: str, begin: int = 0) -> list[Fields]:
+        """Return the objects of a list from `begin` on; an empty list if it is missing."""
+        where = self.path(name)
+        return [_object(item, f"{where}.{k}") for k, item in enumerate(self.get(name, list, [])[begin:], begin)]
+
+    def each(self, name: str, read: Callable[[Fields], T]) -> list[T]:
+        """Read each object of a list of the body, except those that are known."""
+        same = self.num_known(name)
+        made = [*(self.known[name][1][:same] if same else ()), *map(read, self.objects(name, same))]
+        self.known[name] = self.get(name, list, []), made
+        return made
+
+    def num_known(self, name: str) -> int:
+        """Return how many items at the beginning of a list are those of the earlier body."""
+        return num_equal(self.known.get(name, ([], []))[0], self.get(name, list, []))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts of a field that is one text or a list of texts, none of them empty."""
@@ -142,7 +163,10 @@ class Fields:
     def token_ids(self, name: str) -> tuple[int, ...]:
         """Return the token ids of a list that is not empty."""
         ids = self.get(name, list, [])
-        if not ids or not all(type(token) is int and 0 <= token < 1 << 31 for token in ids):
+        bad = next((k for k, token in enumerate(ids) if type(token) is not int or not 0 <= token < 1 << 31), None)
+        if bad is not None:
+            raise Fields({str(bad): ids[bad]}, self.path(name)).invalid(str(bad), "send a token id")
+        if not ids:
             raise self.invalid(name, "send a list of token ids")
         return tuple(ids)
 
@@ -164,14 +188,18 @@ class Fields:
 
         schema: the name of the field with the schema of the parameters.
         """
-        tools = [(tool, tool.get("type", str, kind)) for tool in self.objects("tools")]
-        self.others += [f"tools.{found}" for _, found in tools if found != kind]
+
+        def read(tool: Fields) -> tuple[str, dict[str, Any] | None]:
+            found = tool.get("type", str, kind)
+            return found, tool.function(schema) if found == kind else None
+
+        tools = self.each("tools", read)
+        self.others += [f"tools.{found}" for found, _ in tools if found != kind]
         choice = self.values.get("tool_choice")
         chosen = choice.get("type") if isinstance(choice, dict) else choice
         if chosen in ("auto", "none"):
             self.names.add("tool_choice")
-        made = tuple(tool.function(schema) for tool, found in tools if found == kind)
-        return made if chosen != "none" else ()
+        return tuple(function for _, function in tools if function is not None and chosen != "none")
 
     def function(self, schema: str) -> dict[str, Any]:
         """Return a tool as chat templates show it. Chat completions have its fields one level lower."""
@@ -180,21 +208,64 @@ class Fields:
         parameters = given.get(schema, dict, {}) or {"type": "object", "properties": {}}
         return {"type": "function", "function": {**about, "parameters": parameters}}
 
-    def ignored(self) -> tuple[str, ...]:
-        """Return the names of the fields that were not read. Raises RequestError for one that falsifies the data."""
+    def ignored(self, refused: Collection[str] = REFUSED) -> tuple[str, ...]:
+        """Return the names of the fields that were not read. Raises RequestError for one in `refused` that would
+        change something."""
         found = [*self.others]
         for name, value in self.values.items():
-            neutral = NEUTRAL.get(name, ())
-            if (
-                name in self.names
-                or value is None
-                or any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
-            ):
+            if name in self.names or value is None:
                 continue
-            if name in REFUSED:
-                raise self.invalid(name, f"an answer is one sample of the policy; send {json.dumps(neutral[0])}")
+            neutral = NEUTRAL.get(name, ())
+            if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
+                continue
+            if name in refused:
+                problem = f"answers are samples of the policy as it is; send {json.dumps(neutral[0])}"
+                raise self.invalid(name, problem)
             found.append(name)
         return tuple(name[:MAX_NAME_CHARS] for name in found[:MAX_IGNORED])
+
+
+def num_unknown_bytes(body: bytes, known: Known) -> int:
+    """Return the size of a body without the items that are known: how much of it is to be read."""
+    try:
+        parts = _parts_of(body) if known else {}
+        lists = {name: _items_of(parts[name]) for name in known.keys() & parts.keys()}
+    except (RecursionError, msgspec.MsgspecError):
+        return len(body)
+    given = Fields(lists, known=known)
+    return len(body) - sum(len(bytes(item)) for name in lists for item in lists[name][: given.num_known(name)])
+
+
+def _decode(part: Raw) -> Any:
+    return from_json(bytes(part), allow_inf_nan=False, cache_strings="keys")
+
+
+def _value(part: Raw, is_list: bool) -> Any:
+    """Return the value of a part; of a list that clients send again the items, as they are."""
+    content = bytes(part)
+    return _items_of(part) if is_list and content.startswith(b"[") else from_json(content, allow_inf_nan=False)
+
+
+def _object(item: Any, where: str) -> Fields:
+    try:
+        values = _decode(item) if isinstance(item, Raw) else item
+    except ValueError as problem:
+        message = f"{where} is not JSON: {problem}; send an object"
+        raise RequestError(message, field=where, kind="invalid_json") from None
+    if not isinstance(values, dict):
+        raise RequestError(f"{where} is not an object", field=where, kind="invalid_value")
+    return Fields(values, where)
+
+
+def _body_error(body: bytes, problem: Exception) -> RequestError:
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as found:
+        problem = found
+    else:
+        if not isinstance(value, dict):
+            return RequestError("the body is not an object; send an object", kind="invalid_json")
+    return RequestError(f"the body is not JSON: {problem}; send an object", kind="invalid_json")
 
 
 def join_assistants(messages: Iterable[Message]) -> tuple[Message, ...]:

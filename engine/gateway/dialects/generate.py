@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from rocstar.engine.gateway.dialects import events
@@ -15,9 +15,8 @@ from rocstar.engine.gateway.messages import Request, SampledTurn
 PING, error, failed = events.PING, events.error_object, events.failed
 
 
-def read(body: bytes | Mapping[str, Any]) -> Request:
+def read(given: Fields) -> Request:
     """Read a request. Raises RequestError."""
-    given = Fields.of_body(body)
     sampling = Fields(given.get("sampling_params", dict, {}), "sampling_params")
     stop_ids = sampling.token_ids("stop_token_ids") if sampling.values.get("stop_token_ids") else ()
     sampling.names |= {"stop_token_ids", "logprobs", "prompt_logprobs", "skip_special_tokens", "detokenize"}

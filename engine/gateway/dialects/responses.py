@@ -39,9 +39,8 @@ _PARTS = {
 }
 
 
-def read(body: bytes | Mapping[str, Any]) -> Request:
+def read(given: Fields) -> Request:
     """Read a request. Raises RequestError."""
-    given = Fields.of_body(body)
     for name in _STORED:
         if given.values.get(name):
             raise given.invalid(name, "no answer is stored here; send the whole history in input")
@@ -49,9 +48,7 @@ def read(body: bytes | Mapping[str, Any]) -> Request:
     if not given.values.get("input"):
         raise given.invalid("input", "send a text or a list of items")
     is_text = isinstance(given.values["input"], str)
-    messages += (
-        [Message(role="user", text=given.get("input", str, ""))] if is_text else map(_message, given.objects("input"))
-    )
+    messages += [Message(role="user", text=given.get("input", str, ""))] if is_text else given.each("input", _message)
     return Request(
         model=given.require("model", str),
         messages=join_assistants(messages),

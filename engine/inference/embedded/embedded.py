@@ -563,7 +563,7 @@ class EmbeddedEngine:
             row.ids.append(token)
             finish = request.add(token, logprob, self.version)
             if request.heard is not None:
-                news.append((request.heard, len(request.new_ids) - 1, token))
+                news.append((request.heard, len(request.new_ids) - 1, token, logprob))
             if finish is not None:
                 ended.append((row, request, finish))
         if news:

@@ -69,8 +69,8 @@ class Row:
 
 Done = list[tuple[DecodeRequest, StopReason]]
 
-News = list[tuple[Heard, int, int]]
-"""Tokens of one forward for a listener: position and id."""
+News = list[tuple[Heard, int, int, float]]
+"""Tokens of one forward for a listener: position, id and log-prob."""
 
 
 def end_wait(future: asyncio.Future[Any], outcome: object) -> None:
@@ -85,5 +85,5 @@ def end_wait(future: asyncio.Future[Any], outcome: object) -> None:
 
 def tell(news: News) -> None:
     """On the event loop, once for all rows of a forward: a wake-up of the loop costs more than a token."""
-    for heard, place, token in news:
-        heard(place, token)
+    for heard, place, token, logprob in news:
+        heard(place, token, logprob)

@@ -363,9 +363,9 @@ class Replica(Inference):
         """Tokens that arrive before the weights are verified are delivered at the end of the turn, if they
         pass."""
 
-        def told(place: int, token: int) -> None:
+        def told(place: int, token: int, logprob: float) -> None:
             if self._trusted.is_set():
-                heard(place, token)
+                heard(place, token, logprob)
 
         self.engine.on_tokens(request_id, told)
 

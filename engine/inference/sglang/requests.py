@@ -7,6 +7,7 @@ requested.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ class LiveRequest:
         """Call `heard` with new tokens, behind those of the replies before."""
         assert self.heard is not None, "only a streamed request delivers tokens"
         for place, token in enumerate(new, len(self.written.ids) + self.num_delivered):
-            self.heard(place, token)
+            self.heard(place, token, math.nan)
         self.num_delivered += len(new)
 
     def take(self, reply: dict[str, Any], *, asked: int, versions: Mapping[str, int]) -> StopReason:

@@ -103,7 +103,8 @@ class Thunder:
         total = sum(free for free in room.values() if free > self.buffer_tokens)
         chosen: list[TrajectoryEntry] = []
         paused = [now.trajectories[traj] for traj in self._paused if traj in now.trajectories]
-        for program in sorted(paused, key=_priority):
+        # A pending request of a started program, then new ones, then those at a tool; the shortest first.
+        for program in sorted(paused, key=lambda p: (p.phase is not Phase.ready, not p.turns, p.context_tokens)):
             need = program.context_tokens + self.buffer_tokens
             if need <= total:
                 chosen.append(program)
@@ -127,10 +128,3 @@ class Thunder:
         self._active.pop(traj, None)
         self._paused.pop(traj, None)
         self._marked.discard(traj)
-
-
-def _priority(program: TrajectoryEntry) -> tuple[int, int]:
-    """Pending request of a started program, then new ones, then those at a tool; shortest first."""
-    if program.phase is Phase.ready:
-        return (0 if program.turns else 1, program.context_tokens)
-    return (2, program.context_tokens)

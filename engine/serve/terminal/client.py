@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -115,7 +116,7 @@ class ChatClient:
             **({} if prefix_ids is None else {"prefix_token_ids": prefix_ids, "return_token_ids": True}),
             **self.fields,
         }
-        end = AnswerEnd()
+        end, ids = AnswerEnd(), defaultdict[int, list[int]](list)
         try:
             async with await self._post("chat/completions", body) as response:
                 async for chunk in self._chunks(response):
@@ -124,7 +125,7 @@ class ChatClient:
                     end.usage = _object_or(chunk.get("usage"), end.usage)
                     end.facts = _object_or(chunk.get("rocstar"), end.facts)
                     try:
-                        events = _parse_chunk(chunk)
+                        events = _parse_chunk(chunk, ids)
                     except (AttributeError, TypeError, ValueError, OverflowError):
                         raise TerminalError(f"{self.url} sent an unknown event: {str(chunk)[:200]}") from None
                     for event in events:
@@ -189,8 +190,8 @@ def _object_or(value: Any, otherwise: Mapping[str, Any]) -> Mapping[str, Any]:
     return value if isinstance(value, dict) and value else otherwise
 
 
-def _parse_chunk(chunk: Mapping[str, Any]) -> list[StreamEvent]:
-    """Return the events of a chunk."""
+def _parse_chunk(chunk: Mapping[str, Any], ids: Mapping[int, list[int]]) -> list[StreamEvent]:
+    """Return the events of a chunk. ids: the token ids of each choice so far, to which its own are added."""
     events: list[StreamEvent] = []
     happened = chunk.get("server_tool_event")
     if isinstance(happened, Mapping):
@@ -201,8 +202,9 @@ def _parse_chunk(chunk: Mapping[str, Any]) -> list[StreamEvent]:
             events.append(TextPart(index, "reasoning_content", str(text)))
         if text := delta.get("content"):
             events.append(TextPart(index, "content", str(text)))
+        ids[index].extend(choice.get("token_ids") or ())
         if reason := choice.get("finish_reason"):
-            events.append(ChoiceEnd(index, str(reason), choice.get("token_ids") or ()))
+            events.append(ChoiceEnd(index, str(reason), ids[index]))
     return events
 
 

@@ -10,6 +10,7 @@ request --> Guard: token -> 401; a web page, or a foreign name of this machine -
 The SDK parses bodies in its event loop, which a large one would block.
 """
 
+import asyncio
 import base64
 import json
 import secrets
@@ -17,14 +18,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from aiohttp import web
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message
 
+from rocstar.sandbox.http import responses
 from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.connections import ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.errors import STATUS_OF_KIND, RequestError
 from rocstar.sandbox.http.guard import Owners, authenticate, run_name
+from rocstar.sandbox.http.routes import HttpRequest
 from rocstar.sandbox.service.admission import ReadinessProbe
 
 MOST_IN_LOOP_BYTES = 1 << 16
@@ -87,9 +90,6 @@ PROBES = ("/healthz", "/readyz")
 REFUSED = -32000
 """The first of JSON-RPC's codes for errors of a server."""
 
-CONNECTION = "rocstar.connection"
-"""The key of a request's connection in its state."""
-
 TEXTS = "rocstar.texts"
 """The key of a request's extracted texts in its state."""
 
@@ -102,7 +102,8 @@ MAX_HELD_BYTES = 256 << 20
 
 @dataclass(eq=False)
 class McpGuard:
-    """An ASGI middleware. Invariant: rejected requests do not reach the inner application."""
+    """The handler of aiohttp's low-level server. Invariant: rejected requests do not reach the SDK's
+    application."""
 
     inner: ASGIApp
     owners: Owners
@@ -110,111 +111,90 @@ class McpGuard:
     readiness: ReadinessProbe
     body_reader: BodyReader
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.inner(scope, receive, send)
-            return
-        headers, connection = Headers(scope=scope), scope["state"].get(CONNECTION)
-        if scope["path"] in PROBES:
-            await (await self._probe_response(scope))(scope, receive, send)
-            return
-        if (error := self._refusal(scope, headers)) is not None:
-            await error(scope, receive, send)
-            return
-        owner = authenticated_owner(self.owners, headers)
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, HttpRequest)
         try:
-            self.connections.begin_request(connection, owner)
-        except ConnectionsExhausted as full:
-            await error_response(STATUS_OF_KIND["full"], str(full))(scope, receive, send)
-            return
-        request = McpRequest(owner, headers, receive)
-        try:
+            if request.path in PROBES:
+                return await self._probe_response(request)
+            request.owner = self._owner_of(request)
+            self.connections.begin_request(request.protocol, request.owner)
+            if request.headers.get("Expect"):
+                self.body_reader.check_head(request)
+                await responses.send_continue(request)
             body, texts = await self.body_reader.read(request), NO_TEXTS
             if len(body) > MOST_IN_LOOP_BYTES:
-                body, texts = await self.body_reader.decode(owner, body, extract_long_texts)
-            scope["state"][TEXTS] = texts
-        except RequestError as refused:
-            await error_response(refused.status, str(refused), {"Connection": "close"})(scope, receive, send)
-        else:
-            await self.inner(scope, _replay_body(body, receive), send)
+                body, texts = await self.body_reader.decode(request.owner, body, extract_long_texts)
+            return await forward(self.inner, request, body, texts)
+        except RequestError as error:
+            response = error_response(error.status, str(error), error.headers())
+        except ConnectionsExhausted as full:
+            response = error_response(STATUS_OF_KIND["full"], str(full))
+        except web.HTTPExpectationFailed as error:
+            response = error_response(error.status, error.text or error.reason)
+        except ConnectionError:
+            return responses.client_gone_response(request)
         finally:
             self.body_reader.release(request)
-            self.connections.end_request(connection)
+            self.connections.end_request(request.protocol)
+        if not request.content.is_eof():
+            response.force_close()  # the rest of the body is not read
+        return response
 
-    async def _probe_response(self, scope: Scope) -> Response:
+    async def _probe_response(self, request: HttpRequest) -> web.Response:
         """Return the response of a probe, which needs no token."""
-        if scope["method"] not in ("GET", "HEAD"):
-            return error_response(405, "ask by GET")
-        if scope["path"] == "/healthz":
-            return JSONResponse({"status": "ok"})
+        if request.method not in ("GET", "HEAD"):
+            raise RequestError("ask by GET", status=405)
+        if request.path == "/healthz":
+            return web.json_response({"status": "ok"})
         is_ready = not await self.readiness.problem()
-        return JSONResponse({"ready": is_ready}, status_code=200 if is_ready else 503)
+        return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        try:
-            authenticate(self.owners, headers, headers.get("host", ""))
-            if not self.owners:
-                run_name(headers)
-        except RequestError as error:
-            return error_response(error.status, str(error), error.headers())
-        if scope["path"].rstrip("/") != PATH:
-            return error_response(404, f"there is {PATH} and nothing else")
-        # A proxy may have read it the other way.
-        if "transfer-encoding" in headers and "content-length" in headers:
-            return error_response(400, "give Content-Length or Transfer-Encoding, not both", {"Connection": "close"})
-        return None
+    def _owner_of(self, request: HttpRequest) -> str:
+        """Return the owner of a request to the SDK's application. Raises RequestError."""
+        owner = authenticate(self.owners, request.headers, request.headers.get("Host", ""))
+        if not self.owners:
+            run_name(request.headers)
+        if request.path.rstrip("/") != PATH:
+            raise RequestError(f"there is {PATH} and nothing else", status=404)
+        return owner
 
 
-@dataclass(eq=False)
-class McpRequest:
-    """A request of ASGI, for `BodyReader`; it is its own `content`."""
+async def forward(app: ASGIApp, request: HttpRequest, body: bytes, texts: LongTexts) -> web.StreamResponse:
+    """Answer by an application of ASGI. It never sees the client disconnect: that cancels it."""
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    response = web.StreamResponse()
 
-    owner: str
-    headers: Headers
-    receive: Receive
-    held_bytes: int = 0
-    _has_more: bool = True
+    async def receive() -> Message:
+        return unread.pop() if unread else await asyncio.get_running_loop().create_future()
 
-    @property
-    def content(self) -> "McpRequest":
-        return self
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            response.set_status(message["status"])
+            response.headers.extend(
+                (name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]
+            )
+            await response.prepare(request)
+        else:
+            await responses.write(response, message.get("body", b""))
 
-    @property
-    def content_length(self) -> int | None:
-        length = self.headers.get("content-length", "")
-        return int(length[:20]) if length.isdecimal() else None
-
-    def is_eof(self) -> bool:
-        return False  # nothing was received before
-
-    def at_eof(self) -> bool:
-        return not self._has_more
-
-    async def readany(self) -> bytes:
-        """Return the next chunk, or b"" at the end. Raises RequestError for an incomplete body."""
-        chunk = b""
-        while self._has_more and not chunk:
-            message = await self.receive()
-            if message["type"] != "http.request":
-                raise RequestError("the body ends early")
-            chunk, self._has_more = message.get("body", b""), message.get("more_body", False)
-        return chunk
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": request.scheme,
+        "path": request.path,
+        "query_string": request.query_string.encode(),
+        "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        "state": {TEXTS: texts},
+    }
+    await app(scope, receive, send)
+    return await responses.finish(response)
 
 
-def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that passes the body to the inner application in one message."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def received() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return received
-
-
-def error_response(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(status: int, why: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return an error of the protocol."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": REFUSED, "message": why}}
-    return JSONResponse(error, status_code=status, headers=dict(headers or {}))
+    return web.json_response(error, status=status, headers=headers)
 
 
 def authenticated_owner(owners: Owners, headers: Mapping[str, str] | None) -> str:

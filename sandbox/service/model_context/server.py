@@ -8,7 +8,6 @@ stop:  the end of standard input; SIGTERM or Ctrl-C -> sessions closed -> sandbo
 import argparse
 import asyncio
 import os
-import signal
 import socket
 import sys
 import threading
@@ -18,7 +17,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import uvicorn
 import uvloop
 from mcp.server import MCPServer
 from mcp.server.context import HandlerResult, ServerRequestContext
@@ -27,10 +25,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from rocstar.sandbox.child.import_scan import select_flavour
-from rocstar.sandbox.command_line import INTERRUPTED, Starting, print_status, require_own_users
+from rocstar.sandbox.command_line import Starting, print_status, require_own_users
 from rocstar.sandbox.http.bodies import BodyReader
 from rocstar.sandbox.http.connections import ConnectionLimiter
 from rocstar.sandbox.http.decode_process import DecodePool
+from rocstar.sandbox.http.drain import StopSignals
 from rocstar.sandbox.http.guard import (
     TOKEN_VARIABLE,
     Owners,
@@ -39,14 +38,13 @@ from rocstar.sandbox.http.guard import (
     require_token_unless_loopback,
 )
 from rocstar.sandbox.http.listening import bind, listen, parse_address
-from rocstar.sandbox.http.malformed import NOT_HTTP, limit_log
+from rocstar.sandbox.http.routes import open_server
 from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE, raised_priority
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.service.admission import Admission, ReadinessProbe
 from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.service.model_context.guard import (
     BODY_S,
-    CONNECTION,
     MAX_HELD_BYTES,
     PATH,
     McpGuard,
@@ -95,6 +93,9 @@ MAX_BODY_BYTES = 16 << 20
 LEASE_S = 1800.0
 HEADER_S, IDLE_S = 10, 75
 """The timeouts of a connection: without a request, and between two."""
+
+SHUTDOWN_S = 5.0
+"""The time for active requests at the shutdown."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -174,25 +175,18 @@ async def _reject_prompts(
 
 async def _serve_stdio(server: "MCPServer[None]") -> int:
     """Serve over standard input and output until the input ends or a signal comes. Return the exit status."""
-    signals: list[int] = []
-
-    def end(number: int) -> None:
-        signals.append(number)
-        end_input()
-
-    with interruptible_stdin() as end_input:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, end, number)
+    with StopSignals().installed() as signals, interruptible_stdin() as end_input:
+        stopping = asyncio.create_task(signals.stop.wait())
+        stopping.add_done_callback(lambda _: end_input())
         await server.run_stdio_async()
+        stopping.cancel()
     return _exit_status(signals)
 
 
-def _exit_status(signals: Sequence[int]) -> int:
-    if signal.SIGINT not in signals:
-        return 0
-    print_status("interrupted", "mcp")
-    return INTERRUPTED
+def _exit_status(signals: StopSignals) -> int:
+    if signals.status:
+        print_status("interrupted", "mcp")
+    return signals.status
 
 
 async def serve_http(
@@ -202,98 +196,28 @@ async def serve_http(
     body_reader = BodyReader(
         max_bytes=MAX_BODY_BYTES, held=owners.budget(MAX_HELD_BYTES), timeout_s=BODY_S, decode_pool=DecodePool(())
     )
+    connections = ConnectionLimiter.shared(MAX_CONNECTIONS, owners, header_s=HEADER_S, idle_s=IDLE_S)
     try:
         async with open_mcp_server(pool, max_sessions, owners, partial(authenticated_owner, owners)) as server:
-            # The guard has checked names of hosts and pages, those of a network address too.
-            security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-            inner = server.streamable_http_app(
+            server.streamable_http_app(
                 max_request_body_size=MAX_BODY_BYTES,
                 stateless_http=True,  # the SDK's own sessions, of which nothing is needed, are not by owner
-                transport_security=security,
+                # The guard has checked names of hosts and pages, those of a network address too.
+                transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
             )
-            connections = ConnectionLimiter.shared(MAX_CONNECTIONS, owners, header_s=HEADER_S, idle_s=IDLE_S)
-            guard = McpGuard(inner, owners, connections, ReadinessProbe(pool, "auto"), body_reader)
-            config = uvicorn.Config(
-                guard,
-                ws="none",  # the guard sees requests of HTTP only
-                log_level="warning",
-                timeout_keep_alive=IDLE_S,
-                timeout_graceful_shutdown=5,
-                h11_max_incomplete_event_size=1 << 16,
-                lifespan="on",
-            )
-            limit_log("uvicorn.error")
-            listener = _Listener(config, connections)
-            with reload_on_sighup(owners, lambda line: print_status(line, "mcp")):
-                await listener.serve(sockets=list(listening))
-            return _exit_status(listener.signals)
+            manager = server.session_manager
+            guard = McpGuard(manager.handle_request, owners, connections, ReadinessProbe(pool, "auto"), body_reader)
+            with (
+                StopSignals().installed() as signals,
+                reload_on_sighup(owners, lambda line: print_status(line, "mcp")),
+            ):
+                async with open_server(guard, error_response, shutdown_s=SHUTDOWN_S) as make_protocol:
+                    names = listen(listening)
+                    async with manager.run(), connections.opened(listening, make_protocol):
+                        announce(names, PATH)
+                        await signals.stop.wait()
+            return _exit_status(signals)
     finally:
         body_reader.close()
         for one in listening:
             one.close()
-
-
-def with_json_errors(protocol: type[asyncio.Protocol]) -> Any:
-    """Return uvicorn's protocol, with JSON errors for requests that are not HTTP."""
-
-    def send_400_response(self: Any, _: str) -> None:
-        body = bytes(error_response(400, NOT_HTTP).body)
-        head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        self.transport.close()
-
-    return type("Protocol", (protocol,), {"send_400_response": send_400_response})
-
-
-class _Listener(uvicorn.Server):
-    """A server that stops at a signal and leaves the exit status to the caller. Its connections pass a
-    `ConnectionLimiter`."""
-
-    def __init__(self, config: uvicorn.Config, connections: ConnectionLimiter) -> None:
-        super().__init__(config)
-        self.servers: list[asyncio.Server] = []
-        self.signals: list[int] = []
-        self._connections = connections
-        self._made: Any = None
-        self._sweeper: asyncio.Task[None] | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start without uvicorn's own accepting of connections."""
-        await self.lifespan.startup()
-        if self.lifespan.should_exit:
-            raise RuntimeError("the server of the Model Context Protocol did not start")
-        self._made = with_json_errors(self.config.http_protocol_class)
-        names = listen(sockets or [])
-        self._connections.open(sockets or [], self._new_protocol)
-        self._sweeper = asyncio.create_task(self._connections.run_sweeper())
-        self.started = True
-        announce(names, PATH)
-
-    def _new_protocol(self) -> asyncio.Protocol:
-        state = dict(self.lifespan.state)
-        protocol: asyncio.Protocol = self._made(
-            config=self.config, server_state=self.server_state, app_state=state, _loop=asyncio.get_running_loop()
-        )
-        state[CONNECTION] = protocol
-        return protocol
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._connections.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        await super().shutdown(sockets)
-
-    def _end(self, number: int) -> None:
-        self.signals.append(number)
-        self.handle_exit(number, None)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._end, number)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)

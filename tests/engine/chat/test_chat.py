@@ -449,3 +449,17 @@ def test_a_tokenizer_that_marks_where_a_text_begins_encodes_the_whole_suffix() -
     b = chat.boundaries
     text = b.end[len(chat.stop_text) :] + b.before_tools + "1" + b.after_tools
     assert chat.tool_suffix_ids(["1"]) == chat.tokenizer.encode(text, add_special_tokens=False)
+
+
+BODIES = [["42"], ["So 42\nand é"], ["R1", "R2"], ["a b", "", "c\n\nd"], ["</tool_response>"]]
+
+
+@formats
+@pytest.mark.parametrize("texts", BODIES)
+def test_the_tokens_of_results_are_told_from_the_templates(name: str, merges: bool, texts: list[str]) -> None:
+    """They read the results, and at most white space of the template that a token holds too."""
+    chat = FORMATS[name, merges]
+    ids = chat.tool_suffix_ids(texts)
+    inside = [token for token, is_body in zip(ids, chat.body_mask(ids), strict=True) if is_body]
+    assert re.sub(r"\s", "", chat.decode(inside)) == re.sub(r"\s", "", "".join(texts))
+    assert not any(chat.body_mask(chat.tool_suffix_ids([""])))

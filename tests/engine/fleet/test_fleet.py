@@ -17,12 +17,12 @@ from rocstar.engine.inference.weights import LiveWeights
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.scheduling.policies import POLICIES, make_policy
 from rocstar.engine.types import Failed, Group, Scored, Task, Trajectory
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
 from tests.fakes import asking
 from tests.fakes.agents import CHAT, TOKENIZER, make_agent, python_tools, tool_call
 from tests.fakes.fake_replica import FakeReplica, Scripts
 from tests.fakes.invariants import check_schedule
+from tests.fakes.sandbox import ok
 from tests.fakes.scripted_policy import check_trajectory, on_virtual_time, run_virtual
 
 STOP = min(CHAT.stop_ids)

@@ -28,12 +28,12 @@ class Telling(FakeReplica):
         if self.dies_after:
             said = self.scripts.rest_of_turn(request_id, ids)[: self.dies_after.pop()]
             for place, token in enumerate(said):
-                self.heard(place, token)
+                self.heard(place, token, -1.0)
             self.kill()
             raise InferenceError("connection_lost", "the server is gone", retryable=True)
         piece = await super().generate(ids, request_id=request_id, **rest)
         for place, token in enumerate(piece.ids):
-            self.heard(place, token)
+            self.heard(place, token, -1.0)
         return piece
 
 
@@ -43,7 +43,7 @@ async def two_turns(made: list[FakeReplica], *, cut_s: float | None = None) -> t
     ask = partial(asking.ask, max_new_tokens=50, stop_ids=frozenset({29, 44}))
     async with Fleet(made, policy=make_policy("static")) as fleet:
         assert isinstance(fleet, TellsTokens)
-        fleet.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
+        fleet.on_tokens("s0/t/0", lambda place, token, _: told.append((place, token)))
         if cut_s is not None:
             for replica in made:
                 asyncio.get_running_loop().call_later(cut_s, replica.cut_all)

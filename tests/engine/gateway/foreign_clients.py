@@ -1,7 +1,7 @@
-"""Foreign agents as test clients, and a server that records their requests.
+"""Foreign agents and gateways as test clients, and a server that records their requests.
 
-    python3 -m venv VENV && VENV/bin/pip install anthropic==2.14.0 openai-agents==0.24.0 smolagents[openai]==1.26.0 \
-        mini-swe-agent==2.4.6
+    python3.12 -m venv VENV && VENV/bin/pip install anthropic==2.14.0 openai-agents==0.24.0 \
+        smolagents[openai]==1.26.0 mini-swe-agent==2.4.6 agentlightning==1.0.2 rllm-model-gateway==0.1.0
     (cd NPM && npm install @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0 @qwen-code/qwen-code@0.15.10 \
         @mariozechner/pi-coding-agent@0.73.1 && node node_modules/@anthropic-ai/claude-code/install.cjs)
     python -m tests.engine.gateway.foreign_clients --venv VENV --npm NPM [--only NAME] [--gateway]
@@ -16,8 +16,9 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 from aiohttp import web
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.endpoint import COUNT_TOKENS, DIALECTS, open_gateway
 from rocstar.engine.gateway.messages import Finish, FunctionCall, Message, Request, SampledTurn
 from rocstar.engine.gateway.programs import AgentClient
@@ -34,13 +36,14 @@ from rocstar.engine.types import TrajectoryKey
 from rocstar.sandbox.http.errors import RequestError
 from tests.engine.gateway.fuzzed_clients import LoggedPolicy, check_columns, make_agent
 from tests.fakes.scripted_policy import ByteTokenizer
-from tests.fakes.scripted_policy import Request as PolicyRequest
 from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).resolve().parent
 RECORDINGS = HERE / "recordings"
 MODEL = "rocstar-raw"
 DEADLINE_S = PATIENCE_S
+MAX_OUTPUT = 64 << 10
+"""Characters of a client's output that are kept."""
 MAX_CHARS = 120
 """Characters of a text in a recording."""
 
@@ -105,6 +108,63 @@ model = OpenAIServerModel(model_id=os.environ["OPENAI_MODEL"], api_base=os.envir
 print(ToolCallingAgent(tools=[add], model=model, max_steps=4, verbosity_level=0).run("What is 2 + 3?"))
 '''
 
+GATEWAY = """
+import json, os, socket, threading
+import httpx, uvicorn
+from openai import OpenAI
+ENDPOINT, KEY, MODEL = (os.environ[name] for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"))
+if RLLM:
+    from rllm_model_gateway import GatewayConfig, create_app
+    app = create_app(GatewayConfig(workers=[{"url": ENDPOINT}]))
+else:
+    from agentlightning.server.app import create_app
+    settings = {"model_name": MODEL, "train": {"temperature": 1.0}, "val": {"temperature": 0.0}}
+    app = create_app({"key": "", "default_proxy": settings})
+listener = socket.create_server(("127.0.0.1", 0))
+http = httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=None)
+server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
+def ask(method, path, body=None):
+    return http.request(method, path, json=body).raise_for_status().json()
+if RLLM:
+    path = f"/sessions/{ask('POST', '/sessions', {})['session_id']}"
+    base = f"{path}/v1"
+else:
+    # it sends no header of its client
+    endpoint = ENDPOINT if KEY == "none" else f"{ENDPOINT.removesuffix('/v1')}/sessions/{KEY}/v1"
+    ask("POST", "/api/models", [{"model": MODEL, "endpoint": endpoint}])
+    rollout = ask("POST", "/api/rollouts", [{"input": {}}])[0]["rollout_id"]
+    base = f"/proxy/rollout/{rollout}/attempt/0/mode/train/openai/v1"
+client = OpenAI(base_url=str(http.base_url).rstrip("/") + base, api_key=KEY)
+parameters = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+tools = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": parameters}}]
+messages = [{"role": "user", "content": "What is 2 + 3? Use the tool."}]
+for num_requests in range(1, 5):
+    settings = dict(model=MODEL, messages=messages, tools=tools)
+    if STREAMED:
+        with client.chat.completions.stream(**settings) as stream:
+            for _ in stream:
+                pass
+            message = stream.get_final_completion().choices[0].message
+    else:
+        message = client.chat.completions.create(**settings).choices[0].message
+    messages.append(message.to_dict())
+    if not message.tool_calls:
+        break
+    for call in message.tool_calls:
+        given = json.loads(call.function.arguments)
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": str(given["a"] + given["b"])})
+if RLLM:
+    names, entries = ("prompt_token_ids", "completion_token_ids", "logprobs"), []
+    while len(entries) < num_requests:  # it stores an answer behind its last byte
+        entries = ask("GET", f"{path}/traces")
+else:
+    names = ("prompt_token_ids", "response_token_ids", "response_log_probs")
+    entries = [event["data"] for event in ask("GET", f"/api/rollouts/{rollout}/events?format=triplet")]
+print(message.content)
+print(json.dumps([[entry[name] for name in names] for entry in entries]))
+"""
+
 ADD = ("add", {"a": 2, "b": 3})
 FIVE = "The sum is 5."
 THOUGHT = "Let me see."
@@ -157,6 +217,13 @@ wire_api = "responses"
 
 
 ECHO = "echo 5"
+GATEWAYS = {
+    "agent-lightning": {"RLLM": False, "STREAMED": False},  # it refuses streams
+    "rllm": {"RLLM": True, "STREAMED": False},
+    "rllm-streamed": {"RLLM": True, "STREAMED": True},
+}
+"""Gateways of other trainers with an OpenAI client. The last line of their output is what the gateway stored: the
+prompt's ids, the sampled ids and the log-probs of each request."""
 CLIENTS: Mapping[str, Client] = {
     "anthropic": _python(ANTHROPIC_LOOP, STREAMED=False),
     "anthropic-streamed": _python(ANTHROPIC_LOOP, STREAMED=True),
@@ -196,6 +263,7 @@ CLIENTS: Mapping[str, Client] = {
         script=[("exec_command", {"cmd": ECHO}), FIVE],
         files=_codex_files,
     ),
+    **{name: _python(GATEWAY, **names) for name, names in GATEWAYS.items()},
     "qwen-code": Client(
         command=lambda venv, npm, work: [
             npm / "node_modules/.bin/qwen", "-y", "--auth-type", "openai", "-p", "Print 5.",
@@ -233,19 +301,20 @@ class RecordingServer:
         self.app.router.add_route("*", "/{path:.*}", self._handle)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if request.path not in DIALECTS or request.path == COUNT_TOKENS:
+        path = re.sub("^/sessions/[^/]+", "", request.path)
+        if path not in DIALECTS or path == COUNT_TOKENS:
             self.others.append(f"{request.method} {request.path}")
             return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}], "input_tokens": 3})
-        dialect, body = DIALECTS[request.path], await request.read()
+        dialect, body = DIALECTS[path], await request.read()
         try:
-            given = dialect.read(body)
+            given = dialect.read(Fields.of_body(body))
         except RequestError as error:
             self.errors.append(str(error))
             return web.json_response(dialect.error(error), status=error.status)
         step: tuple[str, Mapping[str, Any]] | str = "ok"
         if given.functions:
             step = self.script[min(len(self.bodies), len(self.script) - 1)]
-            self.bodies.append((request.path, _shortened(json.loads(body), self.folder)))
+            self.bodies.append((path, _shortened(json.loads(body), self.folder)))
         name = str(len(self.bodies))
         if isinstance(step, str):
             message = Message(role="assistant", text=step, reasoning=THOUGHT)
@@ -287,7 +356,7 @@ async def run_client(name: str, url: str, key: str, venv: Path, npm: Path) -> tu
         except TimeoutError:
             os.killpg(process.pid, 9)
             return await process.wait(), "the deadline passed"
-        return process.returncode or 0, output.decode(errors="replace")[-2000:]
+        return process.returncode or 0, output.decode(errors="replace")[-MAX_OUTPUT:]
 
 
 async def record(name: str, venv: Path, npm: Path) -> tuple[int, str, RecordingServer]:
@@ -303,18 +372,19 @@ async def record(name: str, venv: Path, npm: Path) -> tuple[int, str, RecordingS
     return status, output, server
 
 
+def written_turns(name: str) -> Iterator[str]:
+    """The turns of a client's script as a policy writes them."""
+    for step in CLIENTS[name].script:
+        if isinstance(step, str):
+            yield step
+        else:
+            yield f"<tool_call>\n{json.dumps({'name': step[0], 'arguments': step[1]})}\n</tool_call>"
+
+
 async def run_in_gateway(name: str, venv: Path, npm: Path) -> tuple[int, str, AgentSession, LoggedPolicy]:
     """Run a client in a session of a gateway, over a policy that follows the client's script."""
-    chat = ChatFormat(ByteTokenizer(), load_template("rstar2", None), [])
-    steps = iter(CLIENTS[name].script)
-
-    def turn(request: PolicyRequest) -> str:
-        step = next(steps)
-        if not isinstance(step, str):
-            step = f"<tool_call>\n{json.dumps({'name': step[0], 'arguments': step[1]})}\n</tool_call>"
-        return f"{THOUGHT}</reason>\n\n{step}"
-
-    policy, sessions = LoggedPolicy(chat, turn), Sessions()
+    chat, turns = ChatFormat(ByteTokenizer(), load_template("rstar2", None), []), written_turns(name)
+    policy, sessions = LoggedPolicy(chat, lambda request: f"{THOUGHT}</reason>\n\n{next(turns)}"), Sessions()
     session = AgentSession(make_agent(chat, policy), TrajectoryKey(seed=0, step=0, task_id=name, sibling=0))
     secret = sessions.open(session)
     async with open_gateway(sessions, model=MODEL, max_context=None) as gateway:

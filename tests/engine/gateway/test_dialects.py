@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.gateway.dialects import anthropic_messages, responses
+from rocstar.engine.gateway.dialects.fields import Fields, Known, num_unknown_bytes
 from rocstar.engine.gateway.endpoint import DIALECTS
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request
 from rocstar.sandbox.http.errors import RequestError
@@ -27,7 +28,7 @@ ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "
 def requests(name: str) -> list[Request]:
     """The first and the second request of a client."""
     lines = [json.loads(line) for line in (RECORDINGS / f"{name}.jsonl").read_text().splitlines()]
-    return [DIALECTS[line["route"]].read(json.dumps(line["body"]).encode()) for line in lines]
+    return [DIALECTS[line["route"]].read(Fields.of_body(json.dumps(line["body"]).encode())) for line in lines]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,11 +56,11 @@ def test_fields_without_an_effect_are_named() -> None:
 
 
 def read_messages(**fields: Any) -> Request:
-    return anthropic_messages.read({"model": "m", "max_tokens": 9, "messages": [USER], **fields})
+    return anthropic_messages.read(Fields({"model": "m", "max_tokens": 9, "messages": [USER], **fields}))
 
 
 def read_responses(**fields: Any) -> Request:
-    return responses.read({"model": "m", "input": "2+3?", **fields})
+    return responses.read(Fields({"model": "m", "input": "2+3?", **fields}))
 
 
 def test_blocks_of_anthropic_become_messages() -> None:
@@ -133,6 +134,31 @@ def test_items_of_responses_become_messages() -> None:
     assert request.functions == (ADD,) and request.max_tokens == 7 and request.ignored == ("tool_choice", "store")
 
 
+def test_of_a_history_only_what_is_new_is_read() -> None:
+    known: Known = {}
+    tools = [{"name": "add", "input_schema": SCHEMA}]
+
+    def body(*messages: Any) -> bytes:
+        return json.dumps({"model": "m", "messages": messages, "tools": tools}).encode()
+
+    def read(*messages: Any) -> Request:
+        request = anthropic_messages.read(Fields.of_body(body(*messages), known))
+        assert request == anthropic_messages.read(Fields.of_body(body(*messages)))
+        return request
+
+    use = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}
+    turn = {"role": "assistant", "content": [{"type": "text", "text": "Calling."}, use]}
+    first, second = read(USER, turn), read(USER, turn, USER)
+    assert all(old is new for old, new in zip(first.messages, second.messages, strict=False))
+    assert first.functions[0] is second.functions[0] and len(second.messages) == 3
+    longer = body(USER, turn, USER, {"role": "user", "content": "x" * 99})
+    assert 99 < num_unknown_bytes(longer, known) < len(longer) - len(json.dumps(turn))
+    assert num_unknown_bytes(longer, {}) == num_unknown_bytes(longer[:-1], known) + 1 == len(longer)
+    edited = read(USER, {**turn, "content": [{**use, "input": {"a": True}}]}, USER)  # equal in Python
+    assert edited.messages[1].key != second.messages[1].key and edited.messages[0] is first.messages[0]
+    assert len(read(USER).messages) == 1
+
+
 @pytest.mark.parametrize(("read", "choice"), [(read_messages, {"type": "none"}), (read_responses, "none")])
 def test_no_function_is_shown_if_the_client_wants_no_call(read: Any, choice: Any) -> None:
     tools = [{"name": "add", "input_schema": SCHEMA}]
@@ -186,7 +212,7 @@ HOSTILE = [
 @pytest.mark.parametrize(("dialect", "body", "problem"), HOSTILE)
 def test_an_invalid_body_gives_one_error_with_its_field(dialect: ModuleType, body: Any, problem: str) -> None:
     with pytest.raises(RequestError, match=problem) as caught:
-        dialect.read(body)
+        dialect.read(Fields.of_body(body if isinstance(body, bytes) else json.dumps(body).encode()))
     assert caught.value.status == 400 and str(caught.value) in json.dumps(dialect.error(caught.value)).replace(
         '\\"', '"'
     )

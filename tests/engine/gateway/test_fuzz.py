@@ -14,6 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.endpoint import DIALECTS, open_gateway
 from rocstar.engine.gateway.graph import MessageGraph
 from rocstar.engine.gateway.session import AgentSession, Sessions
@@ -122,7 +123,7 @@ def test_damaged_bodies_are_read_or_refused_in_one_message() -> None:
         route, body = rng.choice(bodies)
         content = json.dumps(damaged(body, rng)).encode()
         try:
-            request = DIALECTS[route].read(content)
+            request = DIALECTS[route].read(Fields.of_body(content))
             if request.messages:
                 MessageGraph(chat).prompt(request)
             found["read"] += 1

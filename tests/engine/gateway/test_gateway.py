@@ -13,6 +13,7 @@ import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.gateway.dialects import chat
+from rocstar.engine.gateway.dialects.fields import Fields
 from rocstar.engine.gateway.endpoint import Gateway, open_gateway
 from rocstar.engine.gateway.session import (
     CLOSING_TEXT,
@@ -123,7 +124,7 @@ async def test_the_same_request_joins_is_replayed_and_after_delivery_is_a_new_sa
     agent = make_agent(lambda request: f"answer {request.seed}", token_s=0.0)
     async with opened(agent) as client:
         session = client.session
-        asked = chat.read({"model": "m", "messages": [USER]})
+        asked = chat.read(Fields({"model": "m", "messages": [USER]}))
         both = await asyncio.gather(*(session.sample(asked, b"d") for _ in range(3)))
         assert len({turn.id for turn in both}) == 1  # joined
         assert (await session.sample(asked, b"d")).id == both[0].id  # not delivered: replayed

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.gateway.graph import MessageGraph, template_messages

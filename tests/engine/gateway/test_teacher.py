@@ -14,7 +14,7 @@ import pytest
 from rocstar.engine.gateway.endpoint import open_gateway
 from rocstar.engine.gateway.session import Sessions
 from rocstar.engine.gateway.teacher import Teacher, TeacherSession
-from rocstar.train.learner.sft import read_conversations
+from rocstar.train.learner.cold_start import read_conversations
 from tests.engine.gateway.test_gateway import KEY, USER, Client, make_agent
 from tests.fakes.teacher import Answer, calls, chat_endpoint
 

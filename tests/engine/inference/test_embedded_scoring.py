@@ -97,10 +97,10 @@ async def test_a_score_ends_when_nobody_wants_it(embedded: Any, models: Any, gat
 
 
 async def test_every_row_hears_its_own_tokens_in_order(embedded: Any, models: Any) -> None:
-    heard: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
+    heard: dict[str, list[tuple[int, int, float]]] = {"a": [], "b": []}
     async with embedded(models("qwen3"), max_running=4) as engine:
         for name, told in heard.items():
-            engine.on_tokens(name, lambda place, token, told=told: told.append((place, token)))
+            engine.on_tokens(name, lambda *token, told=told: told.append(token))
 
         async def one(name: str, ids: list[int]) -> Any:
             got = await ask(engine, ids, name, 20)
@@ -110,5 +110,5 @@ async def test_every_row_hears_its_own_tokens_in_order(embedded: Any, models: An
         engine.release("a")
         await ask(engine, [30, 31], "a", 2)
     for got, told in done[:2]:
-        assert told == list(enumerate(got.ids))
+        assert told == list(zip(range(20), got.ids, got.logprobs, strict=True))
     assert len(heard["a"]) == 20

@@ -178,7 +178,7 @@ async def test_what_the_servers_room_cuts_is_no_end_of_the_policys(dialect: dict
     server = Endpoint(**dialect, room=3)
     async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
         if is_heard:
-            endpoint.on_tokens("s0/t/0", lambda place, token: None)
+            endpoint.on_tokens("s0/t/0", lambda place, token, _: None)
         with pytest.raises(InferenceError, match=r"too_long.* ended at 3 of 4") as caught:
             await ask(endpoint, [30], stop_ids=frozenset({STOP}))
         assert not caught.value.retryable and bool(server.requests[-1].get("stream")) is is_heard
@@ -189,7 +189,7 @@ async def test_what_does_not_count_its_streams_is_heard_all_the_same(caplog: pyt
     server.counts_streams = False
     told: list[int] = []
     async with server.serve() as url, opened(url, codec=TOKENIZER) as endpoint:
-        endpoint.on_tokens("s0/t/0", lambda place, token: told.append(token))
+        endpoint.on_tokens("s0/t/0", lambda place, token, _: told.append(token))
         server.text = "one two three"
         got = await ask(endpoint, [30], stop_ids=frozenset({STOP}), max_new_tokens=30)
         assert got.ids == (*TOKENIZER.encode(server.text), STOP) and told
@@ -203,7 +203,7 @@ async def test_who_listens_first_looks_for_all() -> None:
     async with server.serve() as url, opened(url) as endpoint:
         names = [f"s0/t/{k}" for k in range(4)]
         for name in names:
-            endpoint.on_tokens(name, lambda place, token: None)
+            endpoint.on_tokens(name, lambda place, token, _: None)
         await asyncio.gather(*(ask(endpoint, [11], name) for name in names))
     assert len(server.requests) == 1 + 1 + 4
 
@@ -256,7 +256,7 @@ async def test_it_goes_on_behind_the_models_own_end_of_text(is_heard: bool) -> N
     told: list[tuple[int, int]] = []
     async with server.serve() as url, opened(url) as endpoint:
         if is_heard:
-            endpoint.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
+            endpoint.on_tokens("s0/t/0", lambda place, token, _: told.append((place, token)))
         got = await ask(endpoint, [12], stop_ids=frozenset({17}), max_new_tokens=9)
         assert (got.ids, got.finish) == ((13, 14, 15, 16, 17), StopReason.stop)
         assert got.logprobs == tuple(-0.5 - token / 1000 for token in got.ids)

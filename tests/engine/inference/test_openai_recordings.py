@@ -71,7 +71,7 @@ def test_a_recording_does_not_tell_where_its_server_lay(server: str) -> None:
 def _read(form: EndpointFormat, exchanges: Exchanges, name: str) -> tuple[StreamedChoice, list[tuple[int, int]]]:
     told: list[tuple[int, int]] = []
     ids = ids_of(form, Spelling(exchanges), with_logprobs=True)
-    choice = StreamedChoice(ids, heard=lambda place, token: told.append((place, token)), most=99)
+    choice = StreamedChoice(ids, heard=lambda place, token, _: told.append((place, token)), most=99)
     for event in _events(exchanges[name]):
         choice.add(event)
     return choice, told

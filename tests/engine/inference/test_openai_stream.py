@@ -33,7 +33,7 @@ async def opened(server: Endpoint, **options: Any) -> AsyncIterator[tuple[OpenAI
         async with OpenAIEndpoint(url, model="m", vocab_size=VOCAB, **{**codec, **options}) as endpoint:
             told: Told = []
             assert isinstance(endpoint, TellsTokens)
-            endpoint.on_tokens(HEARD, lambda place, token: told.append((place, token)))
+            endpoint.on_tokens(HEARD, lambda place, token, _: told.append((place, token)))
             yield endpoint, told
 
 
@@ -233,7 +233,7 @@ def test_behind_a_character_in_two_tokens_the_text_is_encoded_anew(at_once: bool
 
 
 def hearing(told: Told) -> Any:
-    return lambda place, token: told.append((place, token))
+    return lambda place, token, _: told.append((place, token))
 
 
 class Beginning:

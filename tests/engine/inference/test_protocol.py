@@ -264,7 +264,7 @@ async def test_many_requests_share_few_slots(start: Any) -> None:
 async def test_tokens_are_told_as_they_come_until_the_release(start: Any) -> None:
     async with start() as engine:
         heard: list[tuple[int, int]] = []
-        engine.on_tokens("s0/t/0", lambda place, token: heard.append((place, token)))
+        engine.on_tokens("s0/t/0", lambda place, token, _: heard.append((place, token)))
         got = await ask(engine, [3, 10])
         assert heard == list(enumerate(got.ids))
         again = await ask(engine, [3, 10, *got.ids])

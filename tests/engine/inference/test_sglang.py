@@ -113,7 +113,7 @@ async def test_abort_answers_with_what_there_is_and_spares_the_neighbours(
     async with sglang(step_s=0.001) as (engine, server):
         heard: list[tuple[int, int]] = []
         if is_heard:
-            engine.on_tokens("s0/t/1", lambda place, token: heard.append((place, token)))
+            engine.on_tokens("s0/t/1", lambda place, token, _: heard.append((place, token)))
         running = [asyncio.create_task(ask(engine, [5, k], n, 60)) for k, n in enumerate(("s0/t/1", "s0/t/12"))]
         await until(lambda: server.scheduler.kv.held > 4)
         await engine.abort("s0/t/1")
@@ -194,7 +194,7 @@ async def test_error_500_fails_the_request_and_no_other(sglang: Any) -> None:
 async def test_a_killed_server_fails_its_requests_at_once(sglang: Any, until: Any) -> None:
     """Streamed ones too."""
     async with sglang(step_s=0.001) as (engine, server):
-        engine.on_tokens("s0/t/0", lambda place, token: None)
+        engine.on_tokens("s0/t/0", lambda place, token, _: None)
         running = [asyncio.create_task(ask(engine, [k], f"s0/t/{k}", 900)) for k in range(4)]
         await until(lambda: len(server.scheduler.running) == 4)
         await server.kill()

@@ -33,7 +33,7 @@ def start(sglang: Any) -> Callable[..., Any]:
     async def started(**options: Any) -> AsyncIterator[tuple[SGLangEngine, FakeServer, Told]]:
         async with sglang(**options) as (engine, server):
             told: Told = []
-            engine.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
+            engine.on_tokens("s0/t/0", lambda place, token, _: told.append((place, token)))
             yield engine, server, told
 
     return started
@@ -129,12 +129,12 @@ def test_tokens_of_weights_on_trial_are_not_told(tmp_path: Path, checkpoints: di
             lambda port: [], model=DiskWeights(checkpoints["a"]), vocab_size=VOCAB, log_path=tmp_path / "log"
         )
         told: Told = []
-        replica.on_tokens("s0/t/0", lambda place, token: told.append((place, token)))
+        replica.on_tokens("s0/t/0", lambda place, token, _: told.append((place, token)))
         heard = replica.engine._listeners["s0/t/0"]
-        heard(0, 5)
+        heard(0, 5, -1.0)
         with replica.on_trial():
-            heard(1, 6)
-        heard(2, 7)
+            heard(1, 6, -1.0)
+        heard(2, 7, -1.0)
         replica.release("s0/t/0")
         assert told == [(0, 5), (2, 7)] and not replica.engine._listeners
 

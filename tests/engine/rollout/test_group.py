@@ -11,9 +11,9 @@ from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Failed, Group, Task
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
 from tests.fakes.agents import TASK, TOKENIZER, make_agent, python_tools, tool_call
+from tests.fakes.sandbox import ok
 from tests.fakes.scripted_policy import Reply, Request, ScriptedPolicy, check_trajectory, on_virtual_time
 
 

@@ -29,10 +29,10 @@ from rocstar.engine.types import (
     Trajectory,
     TrajectoryKey,
 )
-from rocstar.sandbox import testing as fake
-from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError, SessionLost
+from tests.fakes import sandbox as fake
 from tests.fakes.agents import CHAT, TOKENIZER, FakeJudge, make_agent, python_tools, tool_call
+from tests.fakes.sandbox import FakeSandbox
 from tests.fakes.scripted_policy import Reply, ScriptedPolicy, check_trajectory, on_virtual_time, run_virtual
 
 TASK = Task(id="t/1", source="s", question="2+2?", answer="4")

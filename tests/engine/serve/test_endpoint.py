@@ -81,8 +81,7 @@ async def test_a_conversation_goes_on_by_its_tokens(serving: Serving) -> None:
         assert body == [*odd, *chat.user_suffix_ids("And 3+3?")]
         ends = [c for c in chunks if isinstance(c, dict) and "prompt_token_ids" in c]
         assert [c["prompt_token_ids"] for c in ends] == [body] and ends[0] is chunks[0]
-        (written,) = [c["choices"][0]["token_ids"] for c in chunks[:-1] if "token_ids" in c["choices"][0]]
-        assert written
+        assert any("token_ids" in c["choices"][0] for c in chunks[:-1])
         cut = await client.chat({"role": "user", "content": "Well?"}, prefix_token_ids=ids[:-1], return_token_ids=True)
         assert cut["prompt_token_ids"][: len(ids)] == ids, "a turn that was cut is ended first"
 
@@ -260,14 +259,14 @@ BAD_CHATS: list[tuple[Any, str | None]] = [
     ({**RAW, "temperature": -1}, "temperature"),
     ({**RAW, "n": 0}, "n"),
     ({**RAW, "top_p": 0.9}, "top_p"),
-    ({**RAW, "stop": [""]}, "stop.0"),
+    ({**RAW, "stop": [""]}, "stop"),
     ({**RAW, "seed": "x"}, "seed"),
     ({**RAW, "max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
     ({**RAW, "response_format": {"type": "json_object"}}, "response_format"),
     ({**RAW, "tools": [{"type": "x"}]}, "tools.0"),
     ({**AGENT, "tools": [ADD]}, "tools"),
     ({**RAW, "messages": [{"role": "user"}]}, "messages.0.content"),
-    ({**RAW, "messages": [IMAGE]}, "messages.0.content.0"),
+    ({**RAW, "messages": [IMAGE]}, "messages.0.content.0.type"),
     ({**AGENT, "messages": [QUESTION, {"role": "assistant", "content": "a"}]}, "messages.1.role"),
     (b"{", None),
     (b"[1]", None),
@@ -276,7 +275,7 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     *(("/v1/chat/completions", body, 400, param) for body, param in BAD_CHATS),
     ("/v1/chat/completions", {**RAW, "model": "gpt"}, 404, "model"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": []}, 400, "prompt"),
-    ("/v1/completions", {"model": "rocstar-raw", "prompt": [-1]}, 400, "prompt"),
+    ("/v1/completions", {"model": "rocstar-raw", "prompt": [-1]}, 400, "prompt.0"),
     ("/v1/completions", {"model": "rocstar-raw", "prompt": ["a", "b"], "stream": True}, 400, "stream"),
     ("/tokenize", {}, 400, "prompt"),
     ("/v1/feedback", {"id": "chatcmpl-1-ab", "thumb": "sideways"}, 400, "thumb"),
@@ -335,7 +334,7 @@ async def test_an_engine_that_wrote_otherwise_than_it_told_gives_no_answer(servi
     class Fickle(ScriptedPolicy):
         async def generate(self, ids: list[int], *, request_id: str, **rest: Any) -> Any:
             if (heard := self._hearing.get(request_id)) is not None:
-                heard(0, TOKENIZER.encode("z")[0])
+                heard(0, TOKENIZER.encode("z")[0], -1.0)
             return await super().generate(ids, request_id=request_id, **rest)
 
     async with serving(Fickle(scripted(["abc"]), TOKENIZER)) as client:

@@ -9,9 +9,9 @@ import pytest
 from rocstar.engine.serve.endpoint import Endpoint
 from rocstar.engine.serve.served_sessions import IDLE_S, ServedSession, ServedSessions
 from rocstar.sandbox.http.guard import Owner, Owners
-from tests.fakes.scripted_policy import Reply, logprob_of
+from tests.fakes.scripted_policy import Reply, ScriptedPolicy, logprob_of
 
-from .conftest import QUESTION, TOKENIZER, Serving, call, make_agent, of_stream, opened, ready_tool, scripted
+from .conftest import QUESTION, TOKENIZER, Serving, call, events, make_agent, of_stream, opened, ready_tool, scripted
 from .test_kept import outcomes, records
 
 TOOL = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}
@@ -136,7 +136,7 @@ async def test_a_request_of_another_dialect_is_a_conversation(serving: Serving, 
         refused = await client.json("/v1/messages", {**MESSAGES, "messages": []}, status=400)
         assert refused["type"] == "error"
         too_long = await client.json("/v1/messages", {**MESSAGES, "messages": [QUESTION] * 5000}, status=400)
-        assert "5000 tokens" in too_long["error"]["message"]
+        assert "5000 entries" in too_long["error"]["message"]
     assert outcomes(tmp_path / "served") == ["unjudged"] * 3
 
 
@@ -171,6 +171,77 @@ async def test_chat_shows_the_logprobs_of_its_ids(serving: Serving, model: str) 
             texts = await client.json("/v1/chat/completions", {**fields, "tools": [TOOL], "tool_choice": "required"})
             shown = "".join(row["token"] for row in texts["choices"][0]["logprobs"]["content"])
             assert shown == "4" + client.agent.chat.stop_text or call("2+2") in shown
+
+
+@pytest.mark.parametrize(
+    ("model", "replies", "stop", "shown"),
+    [
+        ("rocstar-raw", ["Größe, then"], [], "Größe, then"),
+        ("rocstar-raw", ["Größe, then"], ["the"], "Größe,"),
+        ("rocstar-agent", ["Größe" + call("2+2"), "It is 4"], [], "Größe\nIt is 4"),
+    ],
+)
+async def test_a_stream_has_new_ids_and_their_logprobs_beside_each_delta(
+    serving: Serving, tmp_path: Path, model: str, replies: list[str], stop: list[str], shown: str
+) -> None:
+    fields = {"model": model, "stop": stop, "n": 2, "return_token_ids": True, "logprobs": True}
+    async with serving(scripted(replies), keeps=True) as client:
+        chunks = [one for one in await client.stream(**fields) if isinstance(one, dict)]
+        decode = client.agent.chat.decode
+    assert ["prompt_token_ids" in chunk for chunk in chunks] == [True, *[False] * (len(chunks) - 1)]
+    for k, record in enumerate(records(tmp_path / "served")):
+        num_prompt, text = record["segments"][0]["end"], ""
+        ids, rows = list[int](), list[Any]()
+        for choice in (one for chunk in chunks for one in chunk["choices"] if one["index"] == k):
+            ids += choice.get("token_ids", [])
+            rows += (choice["logprobs"] or {"content": []})["content"]
+            text += choice["delta"].get("content", "")
+            assert len(rows) == len(ids) and decode(ids).startswith(text[:5])
+        assert len(choice["token_ids"]) < len(ids), "the last chunk has what is new, not all"
+        assert text == shown and chunks[0]["prompt_token_ids"] == record["ids"][:num_prompt]
+        assert ids == record["ids"][num_prompt:]
+        assert [row["token"] for row in rows] == [f"token_id:{token}" for token in ids]
+        assert [row["logprob"] for row in rows] == record["logprobs"][num_prompt:]
+
+
+async def test_ids_that_arrive_with_a_stop_sequence_and_follow_it_are_not_streamed(serving: Serving) -> None:
+    """The engine reports all tokens at once, and ends the turn when the client has the first of them."""
+    is_read = asyncio.Event()
+
+    class Hasty(ScriptedPolicy):
+        async def generate(self, ids: list[int], **options: Any) -> Any:
+            sample = await super().generate(ids, **options)
+            await is_read.wait()
+            return sample
+
+    fields = {"model": "rocstar-raw", "stop": ["b"], "return_token_ids": True}
+    ids = []
+    async with serving(Hasty(scripted(["abc"]), TOKENIZER)) as client, client.streaming(**fields) as response:
+        async for chunk in events(response):
+            for choice in chunk["choices"] if isinstance(chunk, dict) else ():
+                ids += choice.get("token_ids", ())
+                if choice["delta"].get("content"):
+                    is_read.set()
+    assert ids == TOKENIZER.encode("ab")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/sessions/one/v1/completions"])
+async def test_completions_have_the_ids_that_a_gateway_asks_for_as_in_chat(serving: Serving, path: str) -> None:
+    """rLLM goes on from ids there, with the fields that it adds to chat completions."""
+    body = {"model": "rocstar-raw", "prompt": [5, 6, 7], "add_special_tokens": False, "return_token_ids": True}
+    async with serving(lambda request: "abc") as client:
+        whole = await client.json(path, {**body, "logprobs": True})
+        async with client.post(path, {**body, "logprobs": True, "stream": True}) as response:
+            chunks = [chunk async for chunk in events(response) if isinstance(chunk, dict)]
+        plain = await client.json(path, {**body, "logprobs": False})
+        sampled = [*TOKENIZER.encode("abc"), client.agent.chat.stop_id]
+        assert not client.notes
+    assert plain["choices"][0]["logprobs"] is None and chunks[0]["choices"][0]["prompt_token_ids"] == [5, 6, 7]
+    for choices in (whole["choices"], [chunk["choices"][0] for chunk in chunks]):
+        assert [token for choice in choices for token in choice.get("token_ids", ())] == sampled
+        columns = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        assert [value for one in columns for value in one["token_logprobs"]] == [logprob_of(t) for t in sampled]
+    assert whole["choices"][0]["prompt_token_ids"] == [5, 6, 7]
 
 
 async def test_fields_without_an_effect_are_noted_and_recorded(serving: Serving, tmp_path: Path) -> None:

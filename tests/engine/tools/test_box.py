@@ -11,9 +11,9 @@ from rocstar.engine.tools.jupyter import JUPYTER_TOOL, JupyterTool
 from rocstar.engine.tools.python import PYTHON_TOOL, PythonTool
 from rocstar.engine.tools.tool import BadArguments, Tool, ToolContext, ToolError, ToolFailure, ToolOutput
 from rocstar.engine.types import ToolCall, ToolResult
-from rocstar.sandbox import testing as fake
-from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits, SandboxError, Status
+from tests.fakes import sandbox as fake
+from tests.fakes.sandbox import FakeSandbox
 from tests.fakes.scripted_policy import VirtualClockLoop, on_virtual_time, run_virtual
 
 from ..tool_calls import execute

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocstar.engine.tools.jupyter import CLOSE_TIMEOUT_S, Interpreter, Ran
-from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
+from tests.fakes import sandbox as fake
 from tests.fakes.scripted_policy import run_virtual
 
 LIMITS = Limits(wall_s=1.5)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rocstar.engine.tools.results import CUT_MARKER, MAX_TOKEN_CHARS, cut_middle, result_text
 from rocstar.engine.types import ToolResult
-from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult
+from tests.fakes import sandbox as fake
 from tests.fakes.scripted_policy import ByteTokenizer
 
 from ..tool_calls import box, call, execute

@@ -10,9 +10,9 @@ from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_TOOL, JupyterTool
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PYTHON_TOOL_NAMES
 from rocstar.engine.types import ToolCall, ToolResult
-from rocstar.sandbox import testing as fake
-from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from tests.fakes import sandbox as fake
+from tests.fakes.sandbox import FakeSandbox
 
 from ..tool_calls import LIMITS, box, call, execute
 

@@ -18,10 +18,12 @@ import torch
 
 from rocstar.kernels import torch_ops, triton_ops, triton_registered
 from rocstar.kernels.configs import LaunchConfig
-from rocstar.kernels.linear_loss import linear_loss, ops_for
-from rocstar.kernels.row_loss import RowLoss
+from rocstar.kernels.linear_loss import linear_logprobs, linear_loss, ops_for
+from rocstar.kernels.row_loss import RowLoss, of_all_rows
+from rocstar.train.algorithm.losses import LOSSES
 
 from ...needs import is_set
+from ...train.algorithm.loss_oracle import made, oracle_loss
 from ..planted import load_planted
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -52,6 +54,25 @@ def test_kernel_matches_the_definition(index: int) -> None:
 def test_any_vocabulary_size(vocabulary: int) -> None:
     case = Case(vocabulary=vocabulary, num_rows=4, temperature=0.7)
     check_interpreted(with_block(triton_ops, 256 if vocabulary < 1000 else 8192), case)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_policy_loss_goes_through_the_kernel(name: str) -> None:
+    """Chunks cut the sequence; a loss that reads it whole has the log-probs of a pass before."""
+    logits_NV, rows = Case(vocabulary=130, num_rows=6).build()
+    hidden_ND, weight_VD, exact_NV = logits_NV.requires_grad_(), torch.eye(130), logits_NV.detach().double()
+    exact_N = torch.log_softmax(exact_NV.requires_grad_(), -1).gather(-1, rows.ids_N[:, None])[:, 0]
+    old_N = exact_N.detach().float() + torch.tensor([0.4, -0.3, 0.2, 0.1, -0.5, 0.3])
+    rows = replace(rows, loss=made(name), old_logprobs_N=old_N)
+    loss_N = rows.weights_N.double() * oracle_loss(name, exact_N, old_N, old_N, rows.advantages_N, [6])
+    named: dict[str, Any] = {"backend": "triton", "chunk_rows": 4}
+    loss_of = of_all_rows(rows.loss_of, linear_logprobs(hidden_ND, weight_VD, rows.ids_N, **named))
+    for of in (loss_of,) if rows.loss.reads_sequences else (loss_of, rows.loss_of):
+        loss, _ = linear_loss(hidden_ND, weight_VD, rows.ids_N, of, **named)
+        (wanted_NV,) = torch.autograd.grad(loss_N.sum(), exact_NV, retain_graph=True)
+        (found_NV,) = torch.autograd.grad(loss, hidden_ND)
+        assert wanted_NV.abs().max() > 1e-3
+        torch.testing.assert_close(found_NV.double(), wanted_NV, rtol=1e-5, atol=1e-6)
 
 
 def test_half_precision() -> None:

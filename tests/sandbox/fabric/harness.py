@@ -15,8 +15,8 @@ from typing import Any
 
 from rocstar.sandbox.fabric import RedisFabric, RedisWorker
 from rocstar.sandbox.fabric.wire import Answer, EntryDraft, WireCall, WrittenAnswers, WrittenEntry
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from tests.fakes.sandbox import ok
 
 from ... import needs
 from ...patience import PATIENCE_S
@@ -69,9 +69,10 @@ class RedisServer:
         self.kill()
         self.start()
 
-    def cli(self, *command: str) -> str:
-        full = ["redis-cli", "-s", str(self.socket), *command]
-        return subprocess.run(full, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+    def cli(self, *command: str, last: bytes | None = None) -> str:
+        """The output of a command. last: one more argument, of any bytes."""
+        full = ["redis-cli", "-s", str(self.socket), *(() if last is None else ("-x",)), *command]
+        return subprocess.run(full, input=last, capture_output=True, check=True, timeout=PATIENCE_S).stdout.decode()
 
 
 @contextlib.contextmanager

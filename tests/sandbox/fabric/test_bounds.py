@@ -11,8 +11,8 @@ from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.redis_commands import LEASE_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import WireCall
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
+from tests.fakes.sandbox import ok
 
 from ...patience import PATIENCE_S
 from ..errors import sandbox_error
@@ -157,7 +157,7 @@ async def test_the_calls_of_a_dead_client_are_not_run(redis: RedisServer, progra
     call = WireCall(id=1, request=ExecRequest(code="say 1"), remaining_s=None)
     server_ms = int(redis.cli("time").split()[0]) * 1000
     key, old = f"{PREFIX}:calls:stdlib", f"{server_ms - 2000 * LEASE_S}-0"
-    redis.cli("xadd", key, old, "client", "gone", "calls", encode_entry([call]).decode())
+    redis.cli("xadd", key, old, "client", "gone", "calls", last=encode_entry([call]))
     async with working(redis.url, programs) as worker:
         await until(lambda: redis.cli("xlen", key) == "0\n")
         assert worker.counters()["orphaned_calls"] == 1

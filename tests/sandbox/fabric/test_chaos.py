@@ -12,8 +12,8 @@ from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.redis_commands import GROUP, REPLY_TTL_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import Answer, encode_answers
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from tests.fakes.sandbox import ok
 
 from ...patience import PATIENCE_S
 from ..errors import sandbox_error
@@ -297,7 +297,7 @@ async def test_answers_of_a_foreign_version_do_not_stop_the_client(redis: RedisS
         reply = lease.replace(":client:", ":reply:")
         redis.cli("xadd", reply, "*", "answers", "nonsense")
         strange, _ = encode_answers([Answer(ref="stdlib/9-9", call_id=77, outcome=ok())])
-        redis.cli("xadd", reply, "*", "answers", strange.decode())
+        redis.cli("xadd", reply, "*", "answers", last=strange)
         await until(lambda: fabric.counters()["unreadable"] == 1)
         await until(lambda: fabric.counters()["late_answers"] == 1)
         async with working(redis.url, programs):

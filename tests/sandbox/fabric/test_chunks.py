@@ -12,8 +12,8 @@ from rocstar.sandbox.fabric import wire
 from rocstar.sandbox.fabric.chunks import CHUNK_BYTES, ChunkJoiner, ChunkSplitter
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import LIGHT
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from ..errors import sandbox_error
 from .harness import Programs, RedisServer, client, gather, redis_server, until, working
@@ -50,8 +50,7 @@ class Watched:
         watch(wire, "_load", lambda given, found: len(given[0]))
         watch(ChunkSplitter, "text", lambda given, found: len(given[1]))
         watch(ChunkSplitter, "content", lambda given, found: len(given[1]))
-        watch(ChunkJoiner, "text", lambda given, found: len(found))
-        watch(ChunkJoiner, "content", lambda given, found: len(found))
+        watch(ChunkJoiner, "unpack", lambda given, found: len(found))
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from rocstar.sandbox.fabric import client as client_module
 from rocstar.sandbox.fabric.redis_connection import PREFIX
-from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError
+from tests.fakes.sandbox import FakeSandbox, error, ok, timeout
 
 from ...patience import PATIENCE_S
 from ..errors import sandbox_error

@@ -6,31 +6,35 @@ import time
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 from redis import Redis
 
 from rocstar.sandbox.fabric import wire
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.fabric.wire import Answer, WireCall, WorkerInfo, decode_workers, encode_worker
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
+from tests.fakes.sandbox import ok
 
 from .harness import Programs, RedisServer, client, encode_entry, gather, until, working
 
 CALLS = f"{PREFIX}:calls:stdlib"
-NESTED = b"[" * 200_000
-HUGE = 10**400
+NESTED, NESTED_JSON = b"\x91" * 200_000, "[" * 200_000
 
-CALL = WireCall(id=1, request=ExecRequest(code="say 1", flavour="stdlib"), remaining_s=1.0)
-ENTRY = json.loads(encode_entry([CALL]))
+CALL = WireCall(id=1, request=ExecRequest(code="say 1", flavour="stdlib", files={"a": b"x"}), remaining_s=1.0)
+ENTRY = msgpack.decode(encode_entry([CALL]))
 ROW = ENTRY["calls"][0]
 
 
 def entry(**changed: Any) -> dict[str, bytes]:
-    return {"client": b"somebody", "calls": json.dumps({**ENTRY, **changed}).encode()}
+    return {"client": b"somebody", "calls": msgpack.encode({**ENTRY, **changed})}
 
 
 def called(place: int, value: Any) -> dict[str, bytes]:
     return entry(calls=[[*ROW[:place], value, *ROW[place + 1 :]]])
+
+
+def requested(**changed: Any) -> dict[str, bytes]:
+    return called(2, {**ROW[2], **changed})
 
 
 ENTRIES = {
@@ -38,17 +42,21 @@ ENTRIES = {
     "nested": {"client": b"somebody", "calls": NESTED},
     "an id that is a list": called(0, [1]),
     "an id that is a text": called(0, "one"),
-    "an id beyond all numbers": called(0, HUGE),
     "an id below": called(0, -1),
     "a deadline that is a text": called(1, "soon"),
-    "a deadline beyond all numbers": called(1, HUGE),
-    "code that is a number": called(2, 5),
-    "pieces that are not there": called(2, [0, 1]),
-    "a limit beyond all numbers": entry(limits=[{**ENTRY["limits"][0], "wall_s": HUGE}]),
-    "limits that are none": entry(limits=5),
-    "files that are a list": entry(calls=[[*ROW, ["a"]]]),
+    "a deadline that is none": called(1, float("nan")),
+    "a request that is a number": called(2, 5),
+    "code that is a number": requested(code=5),
+    "pieces that are not there": requested(code=msgpack.Ext(2, bytes(8))),
+    "an extension of another length": requested(code=msgpack.Ext(2, b"1")),
+    "an extension that is none": requested(code=msgpack.Ext(9, bytes(8))),
+    "a limit beyond all numbers": requested(limits={"wall_s": float("inf")}),
+    "limits that are none": requested(limits=5),
+    "files that are a list": requested(files=["a"]),
+    "an owner that is a list": requested(owner=["a"]),
     "sizes beyond all memory": entry(sizes=[1 << 50]),
     "sizes without pieces": entry(sizes=[5]),
+    "no calls": entry(calls=[]),
     "one id twice": entry(calls=[ROW, ROW]),
 }
 
@@ -63,39 +71,43 @@ async def test_an_entry_of_nobody_ends_no_worker(redis: RedisServer, programs: P
 
 
 def written(outcome: Any) -> Any:
-    return json.loads(wire.encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=outcome)])[0])
+    return msgpack.decode(wire.encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=outcome)])[0])
 
 
 RESULT, FAILURE = written(ok("1")), written(SandboxError("no", kind="fabric", retryable=True))
-NAMES = RESULT["fields"]
+
+
+def answered(message: Any, kind: str, *row: Any) -> dict[str, bytes]:
+    return {"answers": msgpack.encode({**message, kind: [row]})}
 
 
 def result(name: str, value: Any) -> dict[str, bytes]:
-    place = 2 + NAMES.index(name)
-    row = RESULT["results"][0]
-    return {"answers": json.dumps({**RESULT, "results": [[*row[:place], value, *row[place + 1 :]]]}).encode()}
+    ref, call_id, fields = RESULT["results"][0]
+    return answered(RESULT, "results", ref, call_id, {**fields, name: value})
 
 
-def failure(place: int, value: Any) -> dict[str, bytes]:
-    row = FAILURE["errors"][0]
-    return {"answers": json.dumps({**FAILURE, "errors": [[*row[:place], value, *row[place + 1 :]]]}).encode()}
+def failure(*error: Any, call_id: Any = 1) -> dict[str, bytes]:
+    return answered(FAILURE, "errors", "stdlib/1-0", call_id, error)
 
 
 ANSWERS = {
     "no answers": {"else": b"1"},
     "nested": {"answers": NESTED},
-    "a ref that is a list": {"answers": json.dumps({**RESULT, "refs": [[1]]}).encode()},
-    "an id that is a list": failure(1, [1]),
-    "a kind that is a list": failure(3, [1]),
-    "text that is a number": failure(2, 5),
+    "a ref that is a list": answered(RESULT, "results", [1], *RESULT["results"][0][1:]),
+    "an id that is a list": failure("no", "fabric", True, call_id=[1]),
+    "a kind that is a list": failure("no", [1], True),
+    "text that is a number": failure(5, "fabric", True),
+    "an error that is a number": answered(FAILURE, "errors", "stdlib/1-0", 1, 5),
     "output that is a number": result("stdout", 5),
     "a time that is a text": result("wall_s", "1"),
     "a time that is none": result("wall_s", float("nan")),
     "a time without end": result("wall_s", float("inf")),
+    "a time below": result("cpu_s", -1.0),
     "files that are a list": result("files", ["a"]),
     "displays that are a number": result("displays", 5),
     "memory that is a text": result("peak_memory_bytes", "1"),
-    "sizes beyond all memory": {"answers": json.dumps({**RESULT, "sizes": [1 << 50]}).encode()},
+    "a status that is none": result("status", "well"),
+    "sizes beyond all memory": {"answers": msgpack.encode({**RESULT, "sizes": [1 << 50]})},
 }
 
 
@@ -145,14 +157,14 @@ MEMBERS = {
 
 @pytest.mark.parametrize("fields", MEMBERS.values(), ids=MEMBERS.keys())
 def test_workers_of_nobody_are_left_out(fields: Any) -> None:
-    garbage = (json.dumps(fields).encode(), NESTED, b"{}", b"[1]", b"nonsense")
+    garbage = (json.dumps(fields).encode(), NESTED_JSON.encode(), b"{}", b"[1]", b"nonsense")
     assert decode_workers([*garbage, encode_worker(KNOWN).encode()]) == [KNOWN]
 
 
 async def test_a_list_of_workers_that_nobody_wrote_ends_no_client(redis: RedisServer, programs: Programs) -> None:
     members = [json.dumps(fields) for fields in MEMBERS.values()]
     direct = Redis(unix_socket_path=str(redis.socket))
-    direct.zadd(f"{PREFIX}:workers", dict.fromkeys([*members, NESTED.decode()], time.time() + 9999))
+    direct.zadd(f"{PREFIX}:workers", dict.fromkeys([*members, NESTED_JSON], time.time() + 9999))
     async with working(redis.url, programs, capacity=2), client(redis.url) as fabric:
         assert await fabric.run(ExecRequest(code="say 1")) == ok("1")
         assert fabric.capacity == 2

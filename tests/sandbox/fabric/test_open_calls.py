@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rocstar.sandbox.fabric.open_calls import CallState, Effect, OpenCall, OpenCalls
 from rocstar.sandbox.fabric.owner_queue import CallWindow, MeanCallTime
 from rocstar.sandbox.fabric.wire import Answer, Outcome
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest, SandboxError
+from tests.fakes.sandbox import ok
 
 
 def crash(*, retryable: bool = True, kind: str = "zygote_died") -> SandboxError:

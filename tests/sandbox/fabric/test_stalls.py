@@ -9,8 +9,8 @@ import pytest
 from rocstar.sandbox.fabric import RedisFabric, WorkerInfo
 from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.redis_connection import LONGEST_STEP_S, PREFIX, RedisConnection
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest
+from tests.fakes.sandbox import ok
 
 from .harness import Programs, RedisServer, client, dying, gather, until, working
 

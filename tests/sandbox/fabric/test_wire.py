@@ -1,18 +1,18 @@
 """Entries and answers arrive as they were sent; anything else is refused."""
 
-import json
-from dataclasses import fields, replace
+from dataclasses import fields, make_dataclass, replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.sandbox.fabric.chunks import CHUNK_BYTES, CHUNK_CHARS, LONG, grouped
 from rocstar.sandbox.fabric.pending_answers import split_answers
-from rocstar.sandbox.fabric.wire import LIGHT, VERSION, Answer, EntryDraft, WireCall, WireError, encode_answers
-from rocstar.sandbox.testing import ok, timeout
+from rocstar.sandbox.fabric.wire import LIGHT, Answer, EntryDraft, WireCall, WireError, encode_answers, format_digest
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, Limits, SandboxError, Status
+from tests.fakes.sandbox import ok, timeout
 
 from .harness import decode_answers, decode_entry, encode_entry
 
@@ -152,12 +152,26 @@ def test_garbage_is_refused(blob: bytes) -> None:
 
 def test_other_fields_are_refused() -> None:
     """A node of another version must not guess."""
-    answers = json.loads(encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=ok("x"))])[0])
-    renamed: Any = {**answers, "fields": [name.replace("stdout", "out") for name in answers["fields"]]}
-    newer: Any = {**answers, "v": VERSION + 1}
-    for message in (renamed, newer):
+    answers = msgspec.msgpack.decode(encode_answers([Answer(ref="stdlib/1-0", call_id=1, outcome=ok("x"))])[0])
+    (ref, call_id, row), *_ = answers["results"]
+    renamed = {("out" if name == "stdout" else name): value for name, value in row.items()}
+    for other in (
+        {"results": [(ref, call_id, renamed)]},
+        {"results": [(ref, call_id, {**row, "more": 1})]},
+        {"v": answers["v"] + 1},
+        {"more": 1},
+    ):
         with pytest.raises(WireError, match="version"):
-            decode_answers(json.dumps(message).encode())
+            decode_answers(msgspec.msgpack.encode({**answers, **other}))
+
+
+def test_the_version_tells_of_each_field_and_default() -> None:
+    """A default is not sent: nodes whose defaults differ would run something else."""
+
+    def version(**defaults: Any) -> int:
+        return format_digest(make_dataclass("Kind", [(name, Any, value) for name, value in defaults.items()]))
+
+    assert len({version(a=1, b=2), version(a=1, b=3), version(a=1, c=2), version(a=1)}) == 4
 
 
 def test_no_field_of_a_request_is_forgotten() -> None:

@@ -107,7 +107,6 @@ def test_the_url_comes_from_option_file_or_environment(tmp_path: Path, monkeypat
     [
         (["--flavours", "rust"], "unknown flavour 'rust'"),
         (["--flavours", ","], "--flavours is empty"),
-        (["--max-live", "0"], "Pass at least 1"),
         (["--redis", "http://x"], "must begin with redis://"),
         (["--redis", "redis+cluster://x"], "cluster is not supported"),
     ],
@@ -116,6 +115,21 @@ def test_bad_options_say_what_to_mend(arguments: list[str], reason: str) -> None
     options = parse("--redis", "redis://localhost:1", *arguments)
     with pytest.raises(ValueError, match=reason):
         options.run(options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--max-live=0"], "--max-live: '0' is not a count"),
+        (["--memory-bytes=0"], "--memory-bytes: '0' is not a count"),
+        (["--patience-s=nan"], "--patience-s: 'nan' is not a time; give seconds"),
+        (["--drain-s=inf"], "--drain-s: 'inf' is not a time; give seconds"),
+    ],
+)
+def test_bad_numbers_name_their_option(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(*arguments)
+    assert reason in capsys.readouterr().err
 
 
 def test_without_a_url_it_says_where_to_put_one(monkeypatch: pytest.MonkeyPatch) -> None:

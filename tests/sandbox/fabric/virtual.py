@@ -18,8 +18,8 @@ from rocstar.sandbox.fabric.owner_queue import spare_calls
 from rocstar.sandbox.fabric.receiver import windows_of
 from rocstar.sandbox.fabric.wire import Answer, Outcome, WorkerInfo
 from rocstar.sandbox.pool.fair_queue import FairQueue
-from rocstar.sandbox.testing import ok
 from rocstar.sandbox.types import ExecRequest
+from tests.fakes.sandbox import ok
 
 Took = Callable[[random.Random, str], float]
 """Seconds that a program of this owner runs."""

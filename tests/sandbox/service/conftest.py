@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from rocstar.sandbox.http.guard import Owner, Owners
 from rocstar.sandbox.service.app import Service, ServiceOptions
 from rocstar.sandbox.service.validation import ServiceLimits
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from ...patience import PATIENCE_S
 

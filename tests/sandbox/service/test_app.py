@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from rocstar.sandbox.http import malformed, responses
 from rocstar.sandbox.service.dialects import native
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions
-from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import SandboxError
+from tests.fakes.sandbox import FakeSandbox, error, ok, timeout
 
 from ...malformed_http import NOT_HTTP, answer_to
 from ...patience import PATIENCE_S

@@ -10,8 +10,8 @@ import pytest
 
 from rocstar.sandbox.service.dialects.code_judge import EARLY_S, JudgeOptions
 from rocstar.sandbox.service.validation import SCRIPT_END
-from rocstar.sandbox.testing import FakeSandbox, error, ok, output_limit, signaled, timeout
 from rocstar.sandbox.types import ExecRequest, SandboxError
+from tests.fakes.sandbox import FakeSandbox, error, ok, output_limit, signaled, timeout
 
 RECORDED = json.loads((Path(__file__).parent / "recordings" / "code_judge.json").read_text(encoding="utf-8"))
 CASES: dict[str, dict[str, Any]] = {case["name"]: case for case in RECORDED["cases"]}

@@ -10,7 +10,7 @@ from aiohttp import StreamReader
 
 from rocstar.sandbox.http.connections import Connection, ConnectionLimiter, ConnectionsExhausted
 from rocstar.sandbox.http.owner_budget import OwnerBudget
-from rocstar.sandbox.testing import FakeSandbox, ok
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from .conftest import HeldSandbox, request_bytes
 

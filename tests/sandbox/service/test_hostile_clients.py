@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.http.guard import RUN_HEADER, Owner, Owners
-from rocstar.sandbox.testing import FakeSandbox, ok
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from ... import malformed_http
 from ...malformed_http import CHUNKS, LAST, LENGTHS, LINES, said

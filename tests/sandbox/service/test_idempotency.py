@@ -12,8 +12,8 @@ from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.responses import HttpResponse
 from rocstar.sandbox.service.idempotency import FORGOTTEN_AT_ONCE, Execution, IdempotencyStore, owner_key
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import SandboxError
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from ...patience import PATIENCE_S
 from .conftest import HeldSandbox, request_bytes

@@ -31,8 +31,8 @@ from rocstar.sandbox.http import malformed
 from rocstar.sandbox.http.guard import Owner, Owners
 from rocstar.sandbox.http.listening import Address, bind, listen
 from rocstar.sandbox.service.model_context import guard, server
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, Status
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from .conftest import request_bytes
 
@@ -288,8 +288,8 @@ async def in_pieces(number: int) -> AsyncIterator[bytes]:
 
 
 async def test_the_sdk_parses_no_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed, replay = [], guard._replay_body
-    monkeypatch.setattr(guard, "_replay_body", lambda body, receive: parsed.append(len(body)) or replay(body, receive))
+    parsed, forward = [], guard.forward
+    monkeypatch.setattr(guard, "forward", lambda *of: parsed.append(len(of[2])) or forward(*of))
     sandbox = FakeSandbox(lambda request: ok("ran\n"))
     code, stdin, text, content = "x = 1\n" * 20_000, "é" * 100_000, "\n" * 300_000, os.urandom(200_000)
     async with listening(OWNERS, sandbox) as address, client_of(address, FIRST) as client:
@@ -348,14 +348,15 @@ async def test_an_answer_fits_a_model_and_is_never_empty() -> None:
 
 
 async def test_what_is_no_http_has_the_form_of_other_errors(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(malformed, "LOG_EVERY_S", 0.0)
-    told = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "the request is not HTTP"}}
     async with listening(OWNERS) as address:
         line, body = await answer_to(port_of(address))
-    assert " 400 " in line and json.loads(body) == told
-    assert capfd.readouterr().err.count("is not HTTP") == 1
+    told = json.loads(body)
+    assert told["error"].pop("message").startswith("the request is not HTTP: ")
+    assert (" 400 " in line, told) == (True, {"jsonrpc": "2.0", "id": None, "error": {"code": -32000}})
+    assert caplog.text.count("is not HTTP") == 1
 
 
 async def test_a_cell_that_ends_its_session_says_so() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.service.validation import ServiceLimits
-from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
-from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
+from rocstar.sandbox.types import ExecRequest, Limits, SandboxError
+from tests.fakes.sandbox import FakeSandbox, error, ok, result_from_json, timeout
 
 GONE = SandboxError("the supervisor died twice", kind="supervisor_died", retryable=True)
 
@@ -22,7 +22,7 @@ async def test_run_gives_the_result_with_every_field(serve: Any) -> None:
     async with serve(FakeSandbox({"print(1)\n42": result})) as service:
         status, fields = await service.post("/v1/run", {"code": "print(1)\n42"})
     assert status == 200
-    assert ExecResult.from_json(fields) == result
+    assert result_from_json(fields) == result
 
 
 async def test_run_passes_every_field_on(serve: Any) -> None:

@@ -12,8 +12,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from rocstar.sandbox.service.dialects.native import LIST_FILES
 from rocstar.sandbox.service.openapi import ROUTES, Route, body_models, build_document
 from rocstar.sandbox.service.validation import ServiceLimits, find_field_errors
-from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import ExecResult, Limits
+from tests.fakes.sandbox import FakeSandbox, error, ok
 
 RULES = ServiceLimits(flavours=("stdlib", "numeric"), max_wall_s=20.0)
 DOCUMENT = build_document(RULES)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rocstar.sandbox.http.guard import RUN_HEADER, TOKEN_VARIABLE, Owner, Owners, load_owners
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from ...patience import PATIENCE_S
 from .conftest import HeldSandbox, request_bytes

@@ -13,8 +13,8 @@ from rocstar.sandbox.http.packed_items import LONG_BYTES, PACKED_FROM, RECENT, P
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submissions
 from rocstar.sandbox.service.dialects.native import decode_batch
 from rocstar.sandbox.service.validation import ServiceLimits
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, Limits
+from tests.fakes.sandbox import FakeSandbox, ok
 
 RULES = ServiceLimits(flavours=("stdlib", "numeric"))
 

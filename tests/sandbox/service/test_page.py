@@ -12,7 +12,7 @@ from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import Owners, authenticate
 from rocstar.sandbox.http.openapi import curl
 from rocstar.sandbox.service.openapi import DIALECTS, ROUTES, SCRIPT, render_page
-from rocstar.sandbox.testing import FakeSandbox, ok
+from tests.fakes.sandbox import FakeSandbox, ok
 
 TOKEN = "0123456789abcdef0123"
 

@@ -15,8 +15,8 @@ from rocstar.sandbox.service.dialects.native import Outcomes
 from rocstar.sandbox.service.dialects.sandbox_fusion import CellAnswer, CellFault, Command, NotebookAnswer
 from rocstar.sandbox.service.dialects.verl_tool import InvalidAction, Observations
 from rocstar.sandbox.service.results import Failure, FailureFields
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import Display, ExecResult, Status
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from .conftest import request_bytes
 

@@ -16,8 +16,8 @@ from rocstar.sandbox.service.dialects import sandbox_fusion
 from rocstar.sandbox.service.dialects.sandbox_fusion import MAX_GIVEN_BYTES
 from rocstar.sandbox.service.results import MAX_JSON_FILES_BYTES
 from rocstar.sandbox.service.validation import SCRIPT_END, ServiceLimits
-from rocstar.sandbox.testing import FakeSandbox, error, ok, signaled, timeout
 from rocstar.sandbox.types import MAX_TEXT_BYTES, Display, ExecRequest, ExecResult, SandboxError, SessionLost
+from tests.fakes.sandbox import FakeSandbox, error, ok, signaled, timeout
 
 CODE_FIELDS = ["status", "message", "compile_result", "run_result", "executor_pod_name", "files"]
 JUPYTER_FIELDS = ["status", "message", "driver", "cells", "executor_pod_name", "files"]

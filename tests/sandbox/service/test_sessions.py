@@ -8,8 +8,8 @@ import pytest
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.service.sessions import SessionTable
-from rocstar.sandbox.testing import FakeSandbox, error, ok, timeout
 from rocstar.sandbox.types import DEFAULT_LIMITS, ExecRequest, Limits, SandboxError, SessionLost
+from tests.fakes.sandbox import FakeSandbox, error, ok, timeout
 
 from .conftest import HeldSandbox
 

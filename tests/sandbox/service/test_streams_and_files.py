@@ -11,8 +11,8 @@ import pytest
 from rocstar.sandbox.http.owner_budget import OwnerBudget
 from rocstar.sandbox.http.responses import NDJSON
 from rocstar.sandbox.service.results import EVENTS, MAX_JSON_FILES_BYTES, OutputBuffer, OutputEvent, stream_cell
-from rocstar.sandbox.testing import FakeSandbox, error, ok
 from rocstar.sandbox.types import Display, ExecRequest, ExecResult, SandboxError
+from tests.fakes.sandbox import FakeSandbox, error, ok
 
 from .conftest import request_bytes
 

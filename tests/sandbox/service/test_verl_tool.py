@@ -16,8 +16,8 @@ from rocstar.sandbox.service.dialects.verl_tool import (
     format_observation,
 )
 from rocstar.sandbox.service.validation import ServiceLimits
-from rocstar.sandbox.testing import FakeSandbox, denied, error, ok, timeout
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from tests.fakes.sandbox import FakeSandbox, denied, error, ok, timeout
 
 CLIENT = json.loads((Path(__file__).parent / "recordings" / "verl_tool.json").read_text())
 LOOP = [sent for sent in CLIENT["requests"] if sent["path"] == "/get_observation"]

@@ -1,5 +1,6 @@
 """Every estimator: values computed by hand, its symmetries and its edges."""
 
+import dataclasses
 import math
 
 import pytest
@@ -81,6 +82,7 @@ def groups_of(*rewards: list[float]) -> list[list[Sample]]:
     return [[sample(reward) for reward in group] for group in rewards]
 
 
+BY_REWARD = {name: of for name, of in ESTIMATORS.items() if name != "distill"}
 BATCH = groups_of([1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0])
 BATCH_STD = math.sqrt(3 / 8 * 5 / 8)
 
@@ -111,14 +113,14 @@ def test_reinforce_pp_counts_a_trajectory_as_often_as_it_has_tokens() -> None:
 def test_reinforce_pp_alone_looks_beyond_the_group() -> None:
     """The same group beside another one: only what is normalised over the batch changes."""
     alone, beside = [BATCH[0]], [BATCH[0], groups_of([5.0, -5.0])[0]]
-    changed = {name for name, of in ESTIMATORS.items() if list(of(alone)[0]) != list(of(beside)[0])}
+    changed = {name for name, of in BY_REWARD.items() if list(of(alone)[0]) != list(of(beside)[0])}
     assert changed == {"reinforce_pp"}
 
 
 rewards_of_groups = st.lists(
     st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=2, max_size=8), min_size=1, max_size=5
 )
-estimators = st.sampled_from(sorted(ESTIMATORS)).map(ESTIMATORS.__getitem__)
+estimators = st.sampled_from(sorted(BY_REWARD)).map(BY_REWARD.__getitem__)
 
 
 @given(rewards=rewards_of_groups, of=estimators, by=st.integers(-3, 3))
@@ -130,7 +132,7 @@ def test_adding_to_all_rewards_changes_nothing(rewards: list[list[float]], of: E
 
 @given(rewards=rewards_of_groups)
 def test_advantages_sum_to_0_in_each_group_or_over_the_batch(rewards: list[list[float]]) -> None:
-    for name, of in ESTIMATORS.items():
+    for name, of in BY_REWARD.items():
         given = [[float(a) for a in group] for group in of(groups_of(*rewards))]  # type: ignore[arg-type]
         sums = [math.fsum(group) for group in given]
         assert math.fsum(sums) == pytest.approx(0.0, abs=1e-5)
@@ -152,7 +154,7 @@ def test_rloo_is_dr_grpo_times_g_over_g_minus_1(rewards: list[list[float]]) -> N
         assert list(ours) == pytest.approx([float(a) * size / (size - 1) for a in theirs])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("name", sorted(BY_REWARD))
 @pytest.mark.parametrize("rewards", [[[0.1] * 3], [[1.0]], [[7.0, 7.0], [7.0, 7.0]], []])
 def test_what_has_no_signal_has_advantage_exactly_0(name: str, rewards: list[list[float]]) -> None:
     given = ESTIMATORS[name](groups_of(*rewards))
@@ -175,3 +177,11 @@ def test_a_sample_spreads_what_its_turns_earned() -> None:
 def test_an_estimator_of_one_group_is_made_one_of_a_batch() -> None:
     sizes = per_group(lambda samples: [float(len(samples))] * len(samples))
     assert sizes(groups_of([1.0], [1.0, 2.0])) == [[1.0], [2.0, 2.0]]
+
+
+def test_distillation_is_the_teachers_gap_of_each_token_whatever_the_reward() -> None:
+    gaps = ((0.5, -1.0), (0.25,))
+    samples = [dataclasses.replace(sample(1.0, len(gap)), gaps_T=gap) for gap in gaps]
+    assert ESTIMATORS["distill"]([samples]) == [list(gaps)]
+    with pytest.raises(ValueError, match=r"0 loss tokens of a sample; the recipe needs teacher\.url"):
+        ESTIMATORS["distill"]([[sample(1.0, 2)]])

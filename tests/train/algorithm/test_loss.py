@@ -16,11 +16,15 @@ from rocstar.train.algorithm.loss import (
     CLIP_LOW,
     CLIP_NONE,
     MAX_LOG_RATIO,
-    clip,
     imitation_loss,
     logprobs_and_entropy,
     policy_loss,
+    ratios,
+    stopped,
 )
+from rocstar.train.algorithm.losses.clip import Clip
+
+from ...fakes.tiny import CLIP, policy_tokens
 
 
 def random_tokens(num_tokens: int = 40, seed: int = 0) -> dict[str, Any]:
@@ -40,6 +44,19 @@ def random_tokens(num_tokens: int = 40, seed: int = 0) -> dict[str, Any]:
     }
 
 
+def clip_loss(
+    logprobs_T: Tensor,
+    *,
+    weights_T: Tensor,
+    tis_T: Tensor | None = None,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    **given: Any,
+) -> Tensor:
+    loss, tokens = Clip(clip_low=clip_low, clip_high=clip_high), policy_tokens(logprobs_T, **given)
+    return policy_loss(loss, tokens, weights_T=weights_T, factors_T=tis_T)
+
+
 def equation_6(tokens: dict[str, Any], low: float, high: float) -> Tensor:
     """Eq. 6 as it is printed, with min and clip, one token at a time."""
     total = torch.zeros((), dtype=torch.float64)
@@ -54,25 +71,26 @@ def equation_6(tokens: dict[str, Any], low: float, high: float) -> Tensor:
 def test_loss_and_gradient_are_those_of_equation_6(low: float, high: float) -> None:
     tokens = random_tokens()
     ours_T, theirs_T = (tokens["logprobs_T"].clone().requires_grad_() for _ in range(2))
-    ours = policy_loss(**(tokens | {"logprobs_T": ours_T}), clip_low=low, clip_high=high).sum()
+    ours = clip_loss(**(tokens | {"logprobs_T": ours_T}), clip_low=low, clip_high=high).sum()
     theirs = equation_6(tokens | {"logprobs_T": theirs_T}, low, high)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
     torch.autograd.backward([ours, theirs])
     torch.testing.assert_close(ours_T.grad, theirs_T.grad, rtol=1e-12, atol=1e-14)
-    _, code_T = clip(ours_T, tokens["old_logprobs_T"], tokens["advantages_T"], low, high)
-    assert ours_T.grad is not None
+    given = {name: tokens[name] for name in ("old_logprobs_T", "advantages_T")}
+    code_T = stopped(Clip(clip_low=low, clip_high=high), policy_tokens(ours_T, **given))
+    assert ours_T.grad is not None and code_T.any()
     assert torch.equal(ours_T.grad == 0, code_T != CLIP_NONE)
 
 
 def test_gradient_agrees_with_finite_differences() -> None:
     tokens = random_tokens()
     logprobs_T = tokens.pop("logprobs_T").requires_grad_()
-    assert torch.autograd.gradcheck(lambda x_T: policy_loss(x_T, **tokens), (logprobs_T,), eps=1e-7, atol=1e-6)
+    assert torch.autograd.gradcheck(lambda x_T: clip_loss(x_T, **tokens), (logprobs_T,), eps=1e-7, atol=1e-6)
 
 
 def test_only_the_current_logprobs_and_constants_get_gradient() -> None:
     tokens = {name: value.requires_grad_() for name, value in random_tokens().items()}
-    torch.autograd.backward(policy_loss(**tokens).sum())
+    torch.autograd.backward(clip_loss(**tokens).sum())
     assert tokens["logprobs_T"].grad is not None
     assert tokens["old_logprobs_T"].grad is None
     assert tokens["tis_T"].grad is None
@@ -80,8 +98,9 @@ def test_only_the_current_logprobs_and_constants_get_gradient() -> None:
 
 def one_token(log_ratio: float, advantage: float, *, low: float = 0.2, high: float = 0.28) -> int:
     """The clip code of a single float64 token whose old log-prob is 0."""
-    values = (torch.tensor([x], dtype=torch.float64) for x in (log_ratio, 0.0, advantage))
-    return int(clip(*values, low, high)[1])
+    now_T, old_T, advantages_T = (torch.tensor([x], dtype=torch.float64) for x in (log_ratio, 0.0, advantage))
+    tokens = policy_tokens(now_T, old_logprobs_T=old_T, advantages_T=advantages_T)
+    return int(stopped(Clip(clip_low=low, clip_high=high), tokens))
 
 
 def test_a_ratio_exactly_on_a_bound_is_not_clipped_and_one_ulp_beyond_is() -> None:
@@ -112,12 +131,13 @@ def test_the_sign_of_the_advantage_decides_which_bound_acts(log_ratio: float, ad
 
 
 def test_without_old_logprobs_the_ratio_is_exactly_1_and_gradient_flows() -> None:
-    tokens = random_tokens()
-    logprobs_T = tokens["logprobs_T"].float().requires_grad_()
-    advantages_T, weights_T = tokens["advantages_T"].float(), tokens["weights_T"].float()
-    ratio_T, code_T = clip(logprobs_T, None, advantages_T, 0.0, 0.0)
-    assert torch.equal(ratio_T, torch.ones(40)) and not code_T.any()
-    loss_T = policy_loss(logprobs_T, old_logprobs_T=None, advantages_T=advantages_T, weights_T=weights_T)
+    given = random_tokens()
+    logprobs_T = given["logprobs_T"].float().requires_grad_()
+    advantages_T, weights_T = given["advantages_T"].float(), given["weights_T"].float()
+    tokens = policy_tokens(logprobs_T, advantages_T=advantages_T)
+    assert torch.equal(ratios(logprobs_T, tokens.old_logprobs_T), torch.ones(40))
+    assert not stopped(Clip(clip_low=0.0, clip_high=0.0), tokens).any()
+    loss_T = policy_loss(CLIP, tokens, weights_T=weights_T)
     assert torch.equal(loss_T, -weights_T * advantages_T)
     torch.autograd.backward(loss_T.sum())
     torch.testing.assert_close(logprobs_T.grad, -weights_T * advantages_T)
@@ -129,12 +149,12 @@ def test_four_microbatches_equal_one() -> None:
     weights = torch.tensor(token_weights(lengths), dtype=torch.float64)
     tokens["weights_T"] = weights.repeat_interleave(torch.tensor(lengths))
     whole_T, parts_T = (tokens["logprobs_T"].clone().requires_grad_() for _ in range(2))
-    whole = policy_loss(**(tokens | {"logprobs_T": whole_T})).sum()
+    whole = clip_loss(**(tokens | {"logprobs_T": whole_T})).sum()
     torch.autograd.backward(whole)
     pieces = {name: value.split(lengths) for name, value in (tokens | {"logprobs_T": parts_T}).items()}
     total = 0.0
     for i in range(4):
-        part = policy_loss(**{name: piece[i] for name, piece in pieces.items()}).sum()
+        part = clip_loss(**{name: piece[i] for name, piece in pieces.items()}).sum()
         torch.autograd.backward(part)
         total += part.item()
     assert total == pytest.approx(whole.item(), rel=1e-12)
@@ -147,7 +167,7 @@ def test_zero_tokens_give_loss_0_that_reaches_the_parameters(with_old: bool) -> 
     logits_TV = parameter_V.expand(7, 5)[:0]
     logprobs_T, _ = logprobs_and_entropy(logits_TV, torch.zeros(0, dtype=torch.int64), 1.0)
     empty_T = torch.zeros(0)
-    loss = policy_loss(
+    loss = clip_loss(
         logprobs_T,
         old_logprobs_T=empty_T if with_old else None,
         advantages_T=empty_T,
@@ -165,9 +185,9 @@ def test_a_token_of_weight_0_adds_nothing() -> None:
     masked = torch.arange(40) % 3 == 0
     tokens["weights_T"][masked] = 0.0
     logprobs_T = tokens["logprobs_T"].clone().requires_grad_()
-    with_masked = policy_loss(**(tokens | {"logprobs_T": logprobs_T})).sum()
+    with_masked = clip_loss(**(tokens | {"logprobs_T": logprobs_T})).sum()
     torch.autograd.backward(with_masked)
-    without = policy_loss(**{name: value[~masked] for name, value in tokens.items()}).sum()
+    without = clip_loss(**{name: value[~masked] for name, value in tokens.items()}).sum()
     torch.testing.assert_close(with_masked, without, rtol=1e-12, atol=0.0)
     assert logprobs_T.grad is not None
     assert not logprobs_T.grad[masked].any()
@@ -177,8 +197,8 @@ def test_a_token_of_weight_0_adds_nothing() -> None:
 def test_tis_multiplies_the_term_of_its_token() -> None:
     tokens = random_tokens()
     tis_T = tokens.pop("tis_T")
-    scaled = policy_loss(**(tokens | {"weights_T": tokens["weights_T"] * tis_T}))
-    torch.testing.assert_close(policy_loss(**tokens, tis_T=tis_T), scaled, rtol=1e-12, atol=0.0)
+    scaled = clip_loss(**(tokens | {"weights_T": tokens["weights_T"] * tis_T}))
+    torch.testing.assert_close(clip_loss(**tokens, tis_T=tis_T), scaled, rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("log_ratio", [100.0, -100.0])
@@ -186,8 +206,8 @@ def test_tis_multiplies_the_term_of_its_token() -> None:
 def test_an_extreme_ratio_leaves_loss_and_gradient_finite(log_ratio: float, advantage: float) -> None:
     logprobs_T, zero_T = torch.tensor([log_ratio], requires_grad=True), torch.zeros(1)
     advantages_T = torch.tensor([advantage])
-    ratio_T, _ = clip(logprobs_T, zero_T, advantages_T, 0.2, 0.28)
-    loss_T = policy_loss(logprobs_T, old_logprobs_T=zero_T, advantages_T=advantages_T, weights_T=torch.ones(1))
+    ratio_T = ratios(logprobs_T, zero_T)
+    loss_T = clip_loss(logprobs_T, old_logprobs_T=zero_T, advantages_T=advantages_T, weights_T=torch.ones(1))
     torch.autograd.backward(loss_T.sum())
     expected = math.exp(math.copysign(MAX_LOG_RATIO, log_ratio))
     assert ratio_T.item() == pytest.approx(expected, rel=1e-5)
@@ -199,15 +219,15 @@ def test_an_extreme_ratio_leaves_loss_and_gradient_finite(log_ratio: float, adva
 def test_tensors_that_would_broadcast_are_rejected() -> None:
     tokens = random_tokens()
     with pytest.raises(ValueError, match="one length"):
-        policy_loss(**(tokens | {"advantages_T": tokens["advantages_T"][:1]}))
+        clip_loss(**(tokens | {"advantages_T": tokens["advantages_T"][:1]}))
     with pytest.raises(ValueError, match="1-D"):
-        policy_loss(**{name: value.unsqueeze(0) for name, value in tokens.items()})
+        clip_loss(**{name: value.unsqueeze(0) for name, value in tokens.items()})
 
 
 def test_half_precision_is_rejected() -> None:
     tokens = random_tokens()
     with pytest.raises(ValueError, match="got logprobs_T in torch"):
-        policy_loss(**(tokens | {"logprobs_T": tokens["logprobs_T"].bfloat16()}))
+        clip_loss(**(tokens | {"logprobs_T": tokens["logprobs_T"].bfloat16()}))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +236,7 @@ def test_half_precision_is_rejected() -> None:
 def test_clip_bounds_without_an_interval_around_1_are_rejected(bounds: dict[str, Any]) -> None:
     (name, value) = next(iter(bounds.items()))
     with pytest.raises(ValueError, match=f"{name}={value}"):
-        policy_loss(**random_tokens(), **bounds)
+        clip_loss(**random_tokens(), **bounds)
 
 
 def test_imitation_is_weighted_cross_entropy() -> None:

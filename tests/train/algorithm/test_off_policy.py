@@ -1,6 +1,7 @@
 """Corrections against their equations token by token, measures against plain sums, the gate step by step."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +15,12 @@ from rocstar.train.algorithm.off_policy import (
     Correction,
     Gate,
     Mismatch,
-    correct,
     measure,
     start_kl,
 )
+from rocstar.train.algorithm.off_policy import correct as correct_tokens
+
+from ...fakes.tiny import policy_tokens
 
 CAP, FLOOR = 2.0, 0.5
 logprobs = st.floats(-8.0, 0.0, width=32)
@@ -31,6 +34,14 @@ def tensors(batch: Sequences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor,
     old, rollout, after = ([t[k] for t in flat] for k in range(3))
     lengths = [len(sequence) for sequence in batch]
     return torch.tensor(old), torch.tensor(rollout), torch.tensor(after, dtype=torch.bool), lengths
+
+
+def correct(old: torch.Tensor, rollout: torch.Tensor, lengths: list[int], **settings: Any) -> Corrected:
+    return correct_tokens(policy_tokens(old, rollout_logprobs_T=rollout, lengths_S=lengths), **settings)
+
+
+def measure_tokens(old: torch.Tensor, rollout: torch.Tensor, after: torch.Tensor, corrected: Corrected) -> Mismatch:
+    return measure(policy_tokens(old, rollout_logprobs_T=rollout, after_tool_T=after), corrected)
 
 
 def expected_weight(mode: str, sequence: list[tuple[float, float, bool]], k: int) -> float:
@@ -97,21 +108,20 @@ def test_a_sequence_is_weighted_the_same_in_any_company() -> None:
 def test_nothing_to_correct_is_no_error(mode: Correction) -> None:
     found = correct(torch.zeros(0), torch.zeros(0), [0], mode=mode, cap=CAP, floor=FLOOR)
     assert found.weights_T is None or found.weights_T.shape == (0,)
-    assert measure(torch.zeros(0), torch.zeros(0), torch.zeros(0, dtype=torch.bool), found) == Mismatch()
+    assert measure_tokens(torch.zeros(0), torch.zeros(0), torch.zeros(0, dtype=torch.bool), found) == Mismatch()
 
 
 @pytest.mark.parametrize(
-    ("old", "lengths", "cap", "floor", "words"),
+    ("lengths", "cap", "floor", "words"),
     [
-        ([-1.0, -2.0], [1], CAP, FLOOR, "do not sum to 2"),
-        ([-1.0, -2.0], [2], 0.4, FLOOR, "floor < cap"),
-        ([-1.0, -2.0], [2], CAP, -0.1, "0 <= floor"),
-        ([-1.0, math.nan], [2], CAP, FLOOR, "NaN or infinity in old_logprobs_T"),
+        ([1], CAP, FLOOR, "need whole sequences, got 2 tokens"),
+        ([2], 0.4, FLOOR, "floor < cap"),
+        ([2], CAP, -0.1, "0 <= floor"),
     ],
 )
-def test_nonsense_is_refused(old: list[float], lengths: list[int], cap: float, floor: float, words: str) -> None:
+def test_nonsense_is_refused(lengths: list[int], cap: float, floor: float, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        correct(torch.tensor(old), torch.zeros(2), lengths, mode=Correction.token, cap=cap, floor=floor)
+        correct(torch.zeros(2), torch.zeros(2), lengths, mode=Correction.sequence, cap=cap, floor=floor)
 
 
 # ---- measures ----
@@ -120,7 +130,7 @@ def test_nonsense_is_refused(old: list[float], lengths: list[int], cap: float, f
 def measured(batch: Sequences, mode: str = "icepop") -> Mismatch:
     old, rollout, after, lengths = tensors(batch)
     found = correct(old, rollout, lengths, mode=Correction(mode), cap=CAP, floor=FLOOR)
-    return measure(old, rollout, after, found)
+    return measure_tokens(old, rollout, after, found)
 
 
 @given(batch=sequences)
@@ -147,7 +157,7 @@ def test_tokens_behind_tool_output_are_measured_apart(batch: Sequences) -> None:
 def test_p99_is_the_nearest_rank_and_never_too_small(gaps: list[float]) -> None:
     old = torch.tensor(gaps) - 10.0
     rollout = torch.full_like(old, -10.0)
-    found = measure(old, rollout, torch.zeros(len(gaps), dtype=torch.bool), _untouched(len(gaps)))
+    found = measure_tokens(old, rollout, torch.zeros(len(gaps), dtype=torch.bool), _untouched(len(gaps)))
     sizes = (old - rollout).abs().double().sort().values
     wanted = float(sizes[math.ceil(0.99 * len(gaps)) - 1])
     assert wanted * (1 - 1e-9) - 1e-7 <= math.log(found.ratio_p99()) <= wanted * 1.017 + 1e-7
@@ -176,7 +186,7 @@ def apart(gaps: list[float]) -> Mismatch:
     """Rollout minus learner of each token."""
     old = torch.full((len(gaps),), -10.0)
     after = torch.zeros(len(gaps), dtype=torch.bool)
-    return measure(old, old + torch.tensor(gaps), after, _untouched(len(gaps)))
+    return measure_tokens(old, old + torch.tensor(gaps), after, _untouched(len(gaps)))
 
 
 NEAR = apart([0.01] * 100)

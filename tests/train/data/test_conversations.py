@@ -10,9 +10,9 @@ import pytest
 
 from rocstar.train.data.build import build
 from rocstar.train.data.build_config import ConversationsConfig, SourceConfig, load_build
-from rocstar.train.data.candidate import Candidate, Dropped
 from rocstar.train.data.conversation_rows import ConversationReader
-from rocstar.train.learner.sft import read_conversations
+from rocstar.train.data.row_table import Candidate, Dropped
+from rocstar.train.learner.cold_start import read_conversations
 from tests.fakes.json_lines import write_lines
 
 ADD = {

@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def recipe(**sections: Any) -> Recipe:
     stage = {"steps": 1, "max_response_tokens": 8, "max_turns": 1, "data": {"source": "tasks.jsonl"}}
-    raw = {"stages": [stage], "eval": {"data": {"source": "exam.jsonl"}}} | sections
+    raw = {"stages": [stage], "eval": [{"data": {"source": "exam.jsonl"}}]} | sections
     return parse_recipe(raw, where="test")
 
 

@@ -23,8 +23,8 @@ from rocstar.train.evaluation.benchmarks.registry import (
     parse_contest_integer,
 )
 from rocstar.train.evaluation.rescore import Regrader
+from rocstar.train.recipe.config import SETS, EvalConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import SETS, EvalConfig
 from rocstar.train.record.learned_questions import Learned
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE
 

@@ -29,7 +29,6 @@ from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import Attempt, Failed, Group, Outcome, Scored, Task
-from rocstar.sandbox.testing import FakeSandbox
 from rocstar.train.evaluation import during_training
 from rocstar.train.evaluation.evaluate_sets import TRIES, check_unscored, run_attempts
 from rocstar.train.groups.journal import Journal
@@ -42,6 +41,7 @@ from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.time_budget import TimeBudget
 from rocstar.train.run import Live, Run
 from tests.fakes.fake_node import FakeNode
+from tests.fakes.sandbox import FakeSandbox
 from tests.fakes.scripted_policy import ByteTokenizer, Reply, Request, ScriptedPolicy, VirtualClockLoop, run_virtual
 
 TOKENIZER = ByteTokenizer()
@@ -108,6 +108,7 @@ def a_run(folder: Path, made: Agent, nodes: Nodes | None = None, *, goes_on: boo
         publisher=cast("Any", SimpleNamespace(version=2)),
         team=nothing,
         decode=str,
+        bodies=nothing,
         metrics=MetricsWriter(folder / "metrics.jsonl"),
         listeners=Listeners(Callback()),
         budget=TimeBudget(clock=lambda: float(next(ticks))),

@@ -21,12 +21,10 @@ from rocstar.train.evaluation import during_training, evaluate_sets
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder, run_folder
 from rocstar.train.evaluation.provenance import file_digests
 from rocstar.train.groups import source
-from rocstar.train.reading.view.report import write_eval_report
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.reading.view.export_page import write_eval_report
+from rocstar.train.recipe.config import EvalConfig, Recipe, RunConfig
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.run_config import RunConfig
 from rocstar.train.record.learned_questions import Learned
 from rocstar.train.record.manifest import read_manifest
 from rocstar.train.record.time_budget import TimeBudget

@@ -14,7 +14,7 @@ from rocstar.train.tasks import verify
 HELD_OUT = EvaluationSet(name="heldout", tasks=(), samples=1, temperature=1.0, max_response_tokens=1, max_turns=1)
 
 
-@pytest.mark.parametrize("name", ["verify.py", "units.py", "units.toml"])
+@pytest.mark.parametrize("name", ["verify.py", "numbers.py", "units.toml"])
 def test_a_digest_changes_with_a_module_or_a_table_of_the_verifier(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

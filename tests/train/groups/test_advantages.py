@@ -21,12 +21,12 @@ from rocstar.train.recipe.rl_config import RlConfig
 from tests.fakes.trajectories import FakeTurn, make_trajectory
 
 
-def trajectory(task: Task, sibling: int, reward: float, *, is_correct: bool = False) -> Trajectory:
-    """A prompt token, a turn of two tokens with a failing call, a tool token, a turn of one token."""
+def trajectory(task: Task, sibling: int, reward: float, *, is_correct: bool = False, length: int = 1) -> Trajectory:
+    """A prompt token, a turn of two tokens with a failing call, a tool token, a turn of `length` tokens."""
     call, failed = ToolCall(name="t", arguments={}), ToolResult(status="error", is_error=True, text="")
     return make_trajectory(
         FakeTurn(ids=(2, 3), text="call", calls=(call,), results=(failed,), answer=(4,)),
-        FakeTurn(ids=(5 + sibling,), text="answer"),
+        FakeTurn(ids=(5 + sibling,) * length, text="answer"),
         task=task,
         sibling=sibling,
         outcome=Scored(reward=reward, method="m", is_correct=is_correct),
@@ -158,3 +158,24 @@ def test_roc_divides_by_correct_whatever_the_reward() -> None:
     assert sorted(t.outcome.is_correct for t in selection.kept if isinstance(t.outcome, Scored)) == [False, True]
     assert selection.ledger() == {"kept": 2, "dropped_negative": 2}
     assert replace(selection, verdicts=[]).groups_used == 1
+
+
+def test_penalties_change_the_advantages_alone_and_no_right_one_falls_below_zero() -> None:
+    """Siblings of two turns; a correct one's second turn is long."""
+    task = Task(id="a", source="s", question="q", answer="1")
+    rewards, lengths = (1.0, 1.0, 1.0, 0.0), (1, 1, 9, 1)
+    pairs = enumerate(zip(rewards, lengths, strict=True))
+    members = [trajectory(task, k, reward, is_correct=reward == 1, length=n) for k, (reward, n) in pairs]
+    groups = [Group(task=task, trajectories=tuple(members))]
+    plain = RlConfig(rollouts_per_task=4, group_size=4, advantage="dr_grpo", roc_mode="none")
+    before = select(groups, plain, seed=0, step=1, limit=20)
+    rl = plain.model_copy(update={"length_penalty": 0.5, "turn_penalty": 0.2, "overlong_buffer": 18})
+    after = select(groups, rl, seed=0, step=1, limit=20)
+    # Responses of 4 and 12 tokens, of which the policy wrote 3 and 11; the mean reward is 0.75.
+    shaped = [r - 0.75 * (0.5 * (n + 2) / 11 + 0.2) - (n + 1) / 18 for r, n in zip(rewards, lengths, strict=True)]
+    centred = [value - sum(shaped) / 4 for value in shaped]
+    assert centred[2] < 0
+    assert after.advantages == pytest.approx([*centred[:2], 0.0, centred[3]])
+    assert [t.outcome for t in after.kept] == [t.outcome for t in before.kept]
+    equal = [group("b", 1.0, 1.0)]
+    assert select(equal, rl, seed=0, step=1, limit=20).groups_no_signal == 1

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from rocstar.train.groups.source import LiveGroups
+from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.tasks.data import TaskCursor
 from tests.engine.rollout.test_group import agent, tasks
 from tests.fakes.scripted_policy import Reply, Request, run_virtual
 

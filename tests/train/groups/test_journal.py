@@ -20,11 +20,10 @@ from rocstar.engine.types import Failed, Group, Task
 from rocstar.train.groups import source
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.source import Roller
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import Recipe, RunConfig
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
-from rocstar.train.recipe.run_config import RunConfig
 from rocstar.train.record.run_directory import records_file
 from tests.fakes.trajectories import plain_trajectory
 

@@ -14,6 +14,7 @@ from rocstar.train.groups.selection import select
 from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.record.metrics import check_names
 
+from ...fakes.tiny import policy_tokens
 from .batches import BUCKETS, batches, config, group, make
 
 
@@ -54,6 +55,7 @@ def test_rewards_and_verdicts_are_told_apart() -> None:
     assert metrics["tool/error_share_in_correct"] == metrics["penalty/error_mean"] == 0.5
     assert metrics["reject_equal_reward/solve_equal_zeros"] == 1 == metrics["groups/no_signal"]
     assert metrics["reject_equal_reward/solve_equal_non_all_zeros"] == 0
+    assert metrics["tokens/no_signal"] == 4 < metrics["tokens/generated"]
 
 
 @given(groups=batches)
@@ -116,8 +118,8 @@ def test_update_metrics_are_means_over_their_tokens() -> None:
     old, rollout = torch.full((5,), -1.1), torch.full((5,), -1.0)
     behind = torch.tensor([True] * 2 + [False] * 3)
     rollout[:2] += 0.3
-    corrected = correct(old, rollout, [5], mode=Correction.icepop, cap=5.0, floor=0.8)
-    stats.mismatch = measure(old, rollout, behind, corrected)
+    tokens = policy_tokens(old, rollout_logprobs_T=rollout, after_tool_T=behind)
+    stats.mismatch = measure(tokens, correct(tokens, mode=Correction.icepop, cap=5.0, floor=0.8))
     metrics = update_metrics(stats)
     check_names(metrics)
     assert metrics["loss/policy"] == 0.3, "the mean over the two updates, whose weights each sum to one"

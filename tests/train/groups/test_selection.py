@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from rocstar.engine.rollout.rollout import POLICY_TIMEOUT
 from rocstar.engine.types import Attempt, Failed, FinishReason, Group, Origin, Scored, Segment, Task, ToolCall
-from rocstar.sandbox import testing as fake
 from rocstar.sandbox.types import ExecResult, Status
 from rocstar.train.groups.selection import Selection, num_missing, penalty_of, select, stats_of
 from rocstar.train.learner.batch import policy_examples
 from rocstar.train.recipe.rl_config import RlConfig
+from tests.fakes import sandbox as fake
 
 from ...engine.tool_calls import box, call, execute
 from .batches import ANSWER, BUCKETS, batches, config, group, make

@@ -18,7 +18,7 @@ from rocstar.train.groups.from_rollouts import _check_whole
 from rocstar.train.groups.selection import select
 from rocstar.train.learner.batch import pack, policy_examples
 from rocstar.train.reading.view.conversation import conversation, tokens
-from rocstar.train.served.recorded_start import recorded_start
+from rocstar.train.served.chatting import recorded_start
 from tests.fakes.trajectories import FakeTurn, branched_trajectory, make_trajectory
 
 from .batches import config

@@ -16,11 +16,11 @@ from rocstar.engine.types import Group, Task, VersionSpan
 from rocstar.train.groups import source
 from rocstar.train.groups.live_source import live_source, wave_of
 from rocstar.train.groups.source import LiveGroups, staleness
+from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
-from rocstar.train.tasks.data import TaskCursor
 from tests.fakes.trajectories import make_group
 
 from .batches import AGENT, LIMITS

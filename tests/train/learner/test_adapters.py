@@ -20,11 +20,10 @@ from rocstar.train.learner import adapters, checkpoint, packed_layers
 from rocstar.train.learner.adapters import Adapters, MergedWeights
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.claims import check_folder
-from rocstar.train.learner.gather import planned
+from rocstar.train.learner.gather import planned, write_owned
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.sharded_loading import load_learner
-from rocstar.train.learner.weight_file import write_owned
+from rocstar.train.learner.sharding import load_learner
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe

@@ -19,11 +19,11 @@ from rocstar.train.learner.checkpoint import load_progress
 from rocstar.train.learner.claims import check_folder, read_config
 from rocstar.train.learner.export.export import export
 from rocstar.train.learner.export.source import find_source
+from rocstar.train.learner.gather import INDEX, SINGLE
 from rocstar.train.learner.import_gguf import import_gguf
 from rocstar.train.learner.model_io import checked_folder, load_model, load_tokenizer
 from rocstar.train.learner.scratch import train_tokenizer
-from rocstar.train.learner.sharded_loading import load_shards
-from rocstar.train.learner.weight_file import INDEX, SINGLE
+from rocstar.train.learner.sharding import load_shards
 from rocstar.train.recipe.errors import ConfigError
 
 from ...fakes.gguf_llama import write_gguf

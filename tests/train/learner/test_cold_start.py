@@ -19,10 +19,8 @@ from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.world import World
 from rocstar.train.loop import tell_saved
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import CheckpointConfig, Recipe, SftConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.run_config import CheckpointConfig
-from rocstar.train.recipe.sft_config import SftConfig
 from rocstar.train.record.callbacks import Listeners
 from rocstar.train.record.metrics import MetricsWriter, read_metrics
 from rocstar.train.record.run_directory import cold_start_of

@@ -10,10 +10,10 @@ import torch
 from transformers import PreTrainedModel
 
 from rocstar.train.learner.batch import pack
-from rocstar.train.learner.determinism import deterministic_torch
 from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.scratch import build_model
+from rocstar.train.learner.world import deterministic_torch
 from rocstar.train.recipe.model_config import ScratchConfig
 
 from ...fakes.tiny import ADAMW, assert_same_weights, make_example

@@ -25,10 +25,10 @@ from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 
-from ...fakes.tiny import ADAMW, SCRATCH, make_example, scale_matrices
+from ...fakes.tiny import ADAMW, CLIP, SCRATCH, make_example, scale_matrices
 
 VOCAB = 40
-SETTINGS = LossSettings(temperature=0.7, clip_low=0.2, clip_high=0.28, correction=Correction.none)
+SETTINGS = LossSettings(temperature=0.7, loss=CLIP, correction=Correction.none)
 MASKS = ([0, 0, 0, 1, 1, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0], [0, 0, 0, 1])
 
 

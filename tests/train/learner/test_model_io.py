@@ -14,6 +14,7 @@ from rocstar.engine.progress.progress import ProgressBoard
 from rocstar.train.evaluation.saved_model import TokenScorer, with_model
 from rocstar.train.learner import hub, model_io
 from rocstar.train.learner.claims import CheckedFolder
+from rocstar.train.learner.gather import SINGLE
 from rocstar.train.learner.model_io import (
     check_can_load,
     check_model_path,
@@ -23,7 +24,6 @@ from rocstar.train.learner.model_io import (
     load_tokenizer,
 )
 from rocstar.train.learner.scratch import build_model, train_tokenizer
-from rocstar.train.learner.weight_file import SINGLE
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 

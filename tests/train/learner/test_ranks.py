@@ -41,7 +41,10 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], *, atol: float)
         torch.testing.assert_close(weight, expected["weights"][name], rtol=0, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize(("name", "size"), [("qwen3 tied", 2), ("qwen3 tied", 4), ("llama", 2), ("llama tied", 2)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("qwen3 tied", 2), ("qwen3 tied", 4), ("llama", 2), ("llama tied", 2), ("gspo", 2), ("cispo", 2)],
+)
 def test_ranks_learn_what_one_process_learns(learned: Learned, name: str, size: int) -> None:
     expected = learned[name, 1]
     assert len(expected["grad_norms"]) == 5 and min(expected["grad_norms"]) > 0.01

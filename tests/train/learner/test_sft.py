@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.engine.chat.chat import ChatFormat
-from rocstar.train.learner.sft import Conversation, batches, examples, read_conversations, tokenise
+from rocstar.train.learner.cold_start import Conversation, batches, examples, read_conversations, tokenise
 from rocstar.train.recipe.errors import ConfigError
 
 

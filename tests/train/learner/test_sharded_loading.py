@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rocstar.train.learner.model_io import load_model
-from rocstar.train.learner.sharded_loading import load_learner, load_shards
-from rocstar.train.learner.sharding import shard
+from rocstar.train.learner.sharding import load_learner, load_shards, shard
 from rocstar.train.learner.world import World
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError

@@ -14,10 +14,10 @@ from rocstar.train.learner.learner import Learner, LossSettings
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.model_config import ScratchConfig
 
-from ...fakes.tiny import ADAMW, make_example, scale_matrices
+from ...fakes.tiny import ADAMW, CLIP, make_example, scale_matrices
 
 VOCAB = 12
-SETTINGS = LossSettings(temperature=0.7, clip_low=0.2, clip_high=0.28, correction=Correction.token)
+SETTINGS = LossSettings(temperature=0.7, loss=CLIP, correction=Correction.token)
 
 
 @st.composite

@@ -22,8 +22,7 @@ from rocstar.train.learner.team import LearnerTeam, NodeCommandError
 from rocstar.train.learner.world import World
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServeVersion
 from rocstar.train.recipe.errors import TrainingStopped
-from rocstar.train.serving.node_commands import OpenNode, follow_commands
-from rocstar.train.serving.nodes import Start
+from rocstar.train.serving.nodes import OpenNode, Start, follow_commands
 
 from ...fakes.tiny import SCRATCH
 

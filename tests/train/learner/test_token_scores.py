@@ -17,7 +17,7 @@ from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.learner.token_scores import token_scores
 
-from ...fakes.tiny import SCRATCH, scale_matrices
+from ...fakes.tiny import CLIP, SCRATCH, scale_matrices
 from ...fakes.trajectories import TASK, FakeTurn, branched_trajectory, make_trajectory
 
 VOCAB, TEMPERATURE = 50, 0.7
@@ -52,7 +52,7 @@ def trajectory(number: int) -> Trajectory:
 
 TRAJECTORIES = [trajectory(number) for number in (4, 0, 2, 5, 1, 3)]
 EXAMPLES = policy_examples(TRAJECTORIES, [0.5] * len(TRAJECTORIES))
-SETTINGS = LossSettings(temperature=TEMPERATURE, clip_low=0.2, clip_high=0.28, correction=Correction.none)
+SETTINGS = LossSettings(temperature=TEMPERATURE, loss=CLIP, correction=Correction.none)
 
 
 @pytest.mark.parametrize("room", [16, 10_000])

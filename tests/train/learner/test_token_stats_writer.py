@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from rocstar.engine.record.learned import LearnedStep, LearnedTokens, learned_path
-from rocstar.train.algorithm.loss import clip, logprobs_and_entropy
+from rocstar.train.algorithm.loss import logprobs_and_entropy, stopped
 from rocstar.train.algorithm.off_policy import Gate
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.token_stats_writer import TokenStatsBuffer, TokenStatsPath, TokenStatsWriter
 
+from ...fakes.tiny import CLIP, policy_tokens
 from .test_learner import MASKS, SETTINGS, examples, learner, settings
 
 FRAMES = "step_000007.columns"
@@ -54,7 +55,7 @@ def test_a_token_has_what_the_learner_thought_of_it_at_its_update(budget: int) -
     current = again.logprobs(second, SETTINGS.temperature)
     olds = learner().logprobs(second, SETTINGS.temperature)
     codes = [
-        clip(now_T, old_T, micro.advantages_T, SETTINGS.clip_low, SETTINGS.clip_high)[1]
+        stopped(CLIP, policy_tokens(now_T, old_logprobs_T=old_T, advantages_T=micro.advantages_T))
         for micro, now_T, old_T in zip(second, current, olds, strict=True)
     ]
     now, clipped = by_name(second, current), by_name(second, codes)

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from rocstar.train.learner import gather, weight_file
-from rocstar.train.learner.gather import owners, planned
+from rocstar.train.learner import gather
+from rocstar.train.learner.gather import INDEX, WeightFile, declare_dtype, owners, planned, write_index, write_owned
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.weight_file import INDEX, WeightFile, declare_dtype, write_index, write_owned
 from rocstar.train.recipe.model_config import ScratchConfig
 
 
@@ -78,13 +77,14 @@ def test_a_folder_declares_the_type_that_is_written(tmp_path: Path) -> None:
 def test_a_full_disk_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other ranks need this one's parts of their tensors."""
     taken: list[str] = []
+    gathered = gather.gathered
 
     def counted(*given: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, weight in gather.gathered(*given):
+        for name, weight in gathered(*given):
             taken.append(name)
             yield name, weight
 
-    monkeypatch.setattr(weight_file, "gathered", counted)
+    monkeypatch.setattr(gather, "gathered", counted)
     model = build_model(ScratchConfig(hidden_size=16, num_heads=2, num_kv_heads=1), 40, seed=0)
     plan = planned(model, 1, torch.bfloat16)
     assert write_owned(tmp_path, plan, 0) is None

@@ -13,13 +13,12 @@ import pytest
 
 from rocstar.engine.chat.boundaries import load_template
 from rocstar.train.cli import main
-from rocstar.train.compose import model as compose_model
+from rocstar.train.compose import start as compose_model
 from rocstar.train.learner.scratch import train_tokenizer
 from rocstar.train.learner.world import World
 from rocstar.train.plan.prompts import dated
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import parse_recipe, to_toml
 from rocstar.train.serving import nodes
 from rocstar.train.serving.nodes import Start
 from rocstar.train.tasks.chat_format import with_date

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rocstar.train.cli import main
-from rocstar.train.learner.model_size import measure
+from rocstar.train.learner.model_io import measure
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines, describe_plan
 from rocstar.train.recipe.config import Recipe

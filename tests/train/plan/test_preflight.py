@@ -152,7 +152,7 @@ LACKS = {
     "tool": {"flavour": "numpy"},
     "engine": {"kind": "sglang", "replicas": 1},
     "stages": [STAGE | {"data": {"source": "gone_1.jsonl"}}, STAGE | {"data": {"source": "gone_2.jsonl"}}],
-    "eval": {"data": {"source": "gone_3.jsonl"}},
+    "eval": [{"data": {"source": "gone_3.jsonl"}}],
 }
 LACKING = (
     "pip install trackio",
@@ -214,7 +214,7 @@ def test_a_name_that_the_hub_cannot_be_asked_about_is_said_not_failed(
 ) -> None:
     monkeypatch.delenv("ROCSTAR_DATA_DIR", raising=False)
     monkeypatch.setattr(hub, "exists", offline)
-    named = recipe(model={"path": "owner/model", "template": "compact"}, eval={"data": {"source": "hub:owner/data"}})
+    named = recipe(model={"path": "owner/model", "template": "compact"}, eval=[{"data": {"source": "hub:owner/data"}}])
     found = check_start(named, folder / "run", dry=True)
     assert found.problems == []
     assert [line.partition(" ")[0] for line in found.unknown] == ["model.path", "eval.0.data"]
@@ -229,7 +229,7 @@ def test_a_name_that_the_hub_cannot_be_asked_about_is_said_not_failed(
 def test_a_name_that_is_not_on_the_hub_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "exists", lambda *_: False)
     found = check_start(
-        recipe(model={"path": "owner/model"}, eval={"data": {"source": "hub:owner/data"}}), folder / "run", dry=True
+        recipe(model={"path": "owner/model"}, eval=[{"data": {"source": "hub:owner/data"}}]), folder / "run", dry=True
     )
     assert len(found.problems) == 2 and all("shows no such" in problem for problem in found.problems)
 
@@ -239,7 +239,9 @@ def test_what_lies_in_the_data_folder_needs_no_hub(folder: Path, monkeypatch: py
     (folder / "owner" / "data").mkdir(parents=True)
     (folder / "owner" / "data" / "test.jsonl").write_text('{"question": "2?", "answer": "2"}\n')
     monkeypatch.setenv("ROCSTAR_DATA_DIR", str(folder))
-    found = check_start(recipe(eval={"data": {"source": "hub:owner/data", "split": "test"}}), folder / "run", dry=True)
+    found = check_start(
+        recipe(eval=[{"data": {"source": "hub:owner/data", "split": "test"}}]), folder / "run", dry=True
+    )
     assert (found.problems, found.unknown) == ([], [])
 
 

@@ -14,8 +14,7 @@ from rocstar.train.plan.resume import FIXED, bytes_to_keep, check_changes, is_co
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.fields import surface
-from rocstar.train.recipe.load import parse_recipe
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import parse_recipe, to_toml
 from rocstar.train.record.metrics import MetricsWriter, num_succeeded, read_metrics
 from rocstar.train.record.run_directory import config_of
 

@@ -24,6 +24,10 @@ from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import DiskWeights
+from rocstar.train.algorithm.loss import PolicyLoss
+from rocstar.train.algorithm.losses.cispo import Cispo
+from rocstar.train.algorithm.losses.clip import Clip
+from rocstar.train.algorithm.losses.gspo import Gspo
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.learner import gather
 from rocstar.train.learner.batch import MicroBatch, pack
@@ -58,8 +62,7 @@ SMALL = {
 FAMILIES = {"qwen3": Qwen3Config, "llama": LlamaConfig}
 SETTINGS = LossSettings(
     temperature=0.7,
-    clip_low=0.2,
-    clip_high=0.28,
+    loss=Clip(clip_low=0.2, clip_high=0.28),
     correction=Correction.token,
     gate=Gate(kl=50.0, ratio_p99=1e9, steps=3),
 )
@@ -73,6 +76,7 @@ class Case:
     tied: bool
     config: ModelConfig = ModelConfig()  # noqa: RUF009
     correction: Correction = Correction.token
+    loss: PolicyLoss = SETTINGS.loss
     sizes: tuple[int, ...] = SIZES
     nodes: int = 1
     by_hand: bool = False
@@ -83,6 +87,8 @@ CASES = {
     "qwen3 tied": Case("qwen3", tied=True),
     "llama": Case("llama", tied=False, correction=Correction.icepop, sizes=(1, 2)),
     "llama tied": Case("llama", tied=True, correction=Correction.sequence, sizes=(1, 2)),
+    "gspo": Case("qwen3", tied=True, loss=Gspo(low=0.85, high=1.2), correction=Correction.negative_mask, sizes=(1, 2)),
+    "cispo": Case("llama", tied=False, loss=Cispo(low=0.7, high=1.6), correction=Correction.none, sizes=(1, 2)),
     "checkpointing": Case("qwen3", tied=True, config=ModelConfig(activation_checkpointing="on"), sizes=(2,)),
     "over nodes": Case("qwen3", tied=True, config=ModelConfig(sharding="node"), sizes=(4,), nodes=2),
     "by hand": Case("qwen3", tied=True, sizes=(1, 2), by_hand=True),
@@ -238,7 +244,10 @@ def learn(rank: int, size: int, out: Path) -> None:
                 team.follow()
                 continue
             settings = dataclasses.replace(
-                SETTINGS, correction=case.correction, measures_start=name not in ("checkpointing", "by hand")
+                SETTINGS,
+                loss=case.loss,
+                correction=case.correction,
+                measures_start=name not in ("checkpointing", "by hand"),
             )
             kept = out / "kept" / f"{name} {size}"
             kept.mkdir(parents=True)

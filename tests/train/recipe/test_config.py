@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 
 from rocstar.engine.scheduling.policies import POLICIES as SCHEDULER_POLICIES
 from rocstar.train.cli import main
-from rocstar.train.recipe.config import Recipe, with_eval_limits
+from rocstar.train.recipe.config import CallbackConfig, EvalConfig, Recipe, RunConfig, with_eval_limits
 from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.engine_config import POLICIES
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import EvalConfig
-from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe
-from rocstar.train.recipe.rl_config import StageConfig
-from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import apply_override, load_recipe, parse_recipe, to_toml
+from rocstar.train.recipe.rl_config import CONSTANTS, ROLLOUT_LOSSES, StageConfig
 
 RECIPES = sorted((Path(__file__).parents[3] / "train" / "recipes").glob("*.toml"))
 
@@ -139,23 +136,27 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"modl": {}}, "unknown key 'modl'; did you mean 'model'?"),
         ({"model": {"scratch": {"layers": 2}}}, "did you mean 'model.scratch.num_layers'?"),
         ({"stages": [{"steps": 1, "max_turn": 2}]}, "did you mean 'stages.0.max_turns'?"),
-        ({"eval": {"data": {"sauce": "x"}}}, "did you mean 'eval.0.data.source'?"),
-        ({"eval": {"data": {}}}, "eval.0.data.source is missing"),
+        ({"eval": [{"data": {"sauce": "x"}}]}, "did you mean 'eval.0.data.source'?"),
+        ({"eval": [{"data": {}}]}, "eval.0.data.source is missing"),
         ({"rl": {"lr": 0}}, "rl.lr = 0 is not above 0"),
         ({"rl": {"roc_mode": "best"}}, "rl.roc_mode = 'best' is not known; choose from paper, sort, uniform, none"),
         ({"rl": {"roc_mode": "srot"}}, "rl.roc_mode = 'srot' is not known; did you mean 'sort'?"),
         ({"rl": {"roc_mode": "none"}}, "set rollouts_per_task = group_size"),
         ({"stages": [{"steps": 1, "max_response_tokens": 1, "max_turns": 1}]}, "stages.0.data is missing"),
+        (
+            {"rl": {"overlong_buffer": 8}, "stages": [{"steps": 1, "max_response_tokens": 8, "max_turns": 1}]},
+            "rl.overlong_buffer = 8 is not below stages.max_response_tokens = 8: every response would lose reward",
+        ),
         ({"sft": {"steps": 1}}, "sft.demonstration_tasks is missing"),
-        ({"eval": {"data": {"source": "reasoning_gym"}}}, "needs families"),
-        ({"tool": {"kind": "jupiter"}}, "tools.0.kind: tool 'jupiter' is not known; did you mean 'jupyter'?"),
+        ({"eval": [{"data": {"source": "reasoning_gym"}}]}, "needs families"),
+        ({"tools": ["jupiter"]}, "tools.0.kind: tool 'jupiter' is not known; did you mean 'jupyter'?"),
         ({"tools": ["jupiter"]}, "did you mean 'jupyter'?"),
         ({"tools": []}, "tools"),
         ({"tools": [{"kind": "m:not a name"}]}, "choose from python, jupyter, mcp, module:Class"),
         ({"tools": [{"kind": "python", "args": {"wall_s": 1}}]}, "takes its settings from [tool]"),
         ({"tools": [{"kind": "python", "arg": {}}]}, "did you mean 'tools.0.args'?"),
         ({"tools": ["python", "python"]}, "tools lists 'python' twice"),
-        ({"tools": ["python"], "tool": {"kind": "python"}}, "tools lists them; leave it out"),
+        ({"tool": {"kind": "python"}}, "or 'tools.kind' or"),
         ({"tools": ["python", "jupyter"], "tool": {"flavour": "auto"}}, "name a flavour"),
         ({"tools": ["jupyter"], "tool": {"sandbox": "redis"}}, "set tool.sandbox = 'local', or list 'python'"),
         ({"stages": {"0": {}}}, "stages"),
@@ -181,6 +182,49 @@ def test_lockstep_trains_in_turns() -> None:
     assert parse_recipe(lockstep, where="r").rl.max_staleness == 0
     with pytest.raises(ConfigError, match=r"max_staleness = 2 .* excludes"):
         parse_recipe({**lockstep, "rl": {"max_staleness": 2}}, where="r")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--rl.cispo.high=5.0"], "cispo = {'high': 5.0} is read by loss = 'cispo' alone, and loss = 'clip'"),
+        (["--rl.loss=gspo", "--rl.clip_low=0.2"], "clip_low = 0.2 is read by loss = 'clip' alone, and loss = 'gspo'"),
+        (["--rl.loss=own:f", "--rl.sapo.tau_negative=2"], "sapo = {'tau_negative': 2.0} is read by loss = 'sapo'"),
+        (["--rl.loss=cispo", "--rl.cispo.low=6"], "low = 6.0 is not below high = 5.0; both are bounds of the ratio"),
+        (["--rl.loss=gspo", "--rl.gspo.high=4e-4"], "low = 0.9997 is not below high = 0.0004"),
+        (["--rl.loss=cisp"], "loss = 'cisp' is not known; did you mean 'cispo'?"),
+        (["--rl.loss=dppo", "--rl.dppo.high=2"], "rl.dppo.high = 2 is above 1"),
+    ],
+)
+def test_constants_of_another_loss_are_refused(options: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_recipe("quickstart", options)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("loss", ROLLOUT_LOSSES)
+def test_a_loss_that_holds_the_importance_weight_takes_no_second_one(loss: str) -> None:
+    assert load_recipe("quickstart", [f"--rl.loss={loss}"]).off_policy.correction == "none"
+    assert load_recipe("quickstart").off_policy.correction == "token"
+    for correction in ("token", "sequence", "icepop", "sequence_mask"):
+        with pytest.raises(ConfigError, match=f"correction = '{correction}' weights a token by learner / rollout"):
+            load_recipe("quickstart", [f"--rl.loss={loss}", f"--off_policy.correction={correction}"])
+    load_recipe("quickstart", [f"--rl.loss={loss}", "--off_policy.correction=negative_mask"])
+
+
+@pytest.mark.parametrize(
+    "options", [["--rl.loss=cispo", "--rl.cispo.high=4"], ["--rl.loss=sapo"], ["--rl.clip_high=0.3"], []]
+)
+def test_a_written_recipe_has_the_constants_of_its_loss_alone_and_loads_again(
+    options: list[str], tmp_path: Path
+) -> None:
+    recipe = load_recipe("quickstart", options)
+    (tmp_path / "config.toml").write_text(to_toml(recipe))
+    again = load_recipe(tmp_path)
+    assert again == recipe and again.rl.constants() == recipe.rl.constants()
+    written = tomllib.loads((tmp_path / "config.toml").read_text())["rl"]
+    others = {name for loss, names in CONSTANTS.items() if loss != recipe.rl.loss for name in names}
+    assert not others & written.keys() and set(CONSTANTS[recipe.rl.loss]) <= written.keys()
 
 
 def test_the_policies_are_the_schedulers() -> None:
@@ -216,13 +260,11 @@ def test_an_engine_that_cannot_be_is_refused(engine: dict[str, Any], words: str)
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_the_tools_are_a_list_and_one_of_before_is_a_list_of_one() -> None:
+def test_the_tools_are_a_list() -> None:
     args = {"corpus": "notes.txt", "k": 3}
     recipe = parse_recipe({"tools": ["jupyter", {"kind": "m:C", "args": args}]}, where="r.toml")
     assert [(tool.kind, tool.args) for tool in recipe.tools] == [("jupyter", {}), ("m:C", args)]
     assert parse_recipe(tomllib.loads(to_toml(recipe)), where="r.toml") == recipe
-    before = parse_recipe({"tool": {"kind": "jupyter", "wall_s": 2.0}}, where="r.toml")
-    assert before == parse_recipe({"tools": ["jupyter"], "tool": {"wall_s": 2.0}}, where="r.toml")
     assert [tool.kind for tool in parse_recipe({}, where="r.toml").tools] == ["python"]
 
 

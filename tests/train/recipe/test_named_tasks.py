@@ -10,8 +10,7 @@ import pytest
 
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.load import load_recipe, parse_recipe
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import load_recipe, parse_recipe, to_toml
 
 RECIPE = """
 [tasks.sums]
@@ -84,10 +83,13 @@ def test_an_option_changes_one_place_or_the_named_table(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"eval": {"data": "sum"}}, "eval.0.data = 'sum' is not in [tasks]; did you mean 'sums'?"),
-        ({"eval": {"data": {"tasks": 3}}}, "eval.0.data = 3 is not in [tasks]"),
-        ({"eval": {"data": "x"}, "tasks": {}}, "is not in [tasks]; add [tasks.x]"),
-        ({"eval": {"data": {"tasks": "sums", "sorce": 1}}}, "'eval.0.data.sorce'; did you mean 'eval.0.data.source'?"),
+        ({"eval": [{"data": "sum"}]}, "eval.0.data = 'sum' is not in [tasks]; did you mean 'sums'?"),
+        ({"eval": [{"data": {"tasks": 3}}]}, "eval.0.data = 3 is not in [tasks]"),
+        ({"eval": [{"data": "x"}], "tasks": {}}, "is not in [tasks]; add [tasks.x]"),
+        (
+            {"eval": [{"data": {"tasks": "sums", "sorce": 1}}]},
+            "'eval.0.data.sorce'; did you mean 'eval.0.data.source'?",
+        ),
         ({"tasks": {"sums": {"source": "a", "sise": 1}}}, "'tasks.sums.sise'; did you mean 'tasks.sums.size'?"),
         ({"tasks": {"sums": {}}}, "tasks.sums.source is missing"),
         ({"tasks": {"source": {"source": "a", "sise": 1}}}, "'tasks.source.sise'; did you mean 'tasks.source.size'?"),
@@ -97,7 +99,7 @@ def test_an_option_changes_one_place_or_the_named_table(
     ],
 )
 def test_a_wrong_name_or_table_is_told_once(change: dict[str, Any], words: str) -> None:
-    raw = {"tasks": {"sums": {"source": "a.jsonl"}}, "eval": {"data": "sums"}, **change}
+    raw = {"tasks": {"sums": {"source": "a.jsonl"}}, "eval": [{"data": "sums"}], **change}
     with pytest.raises(ConfigError) as refused:
         parse_recipe(raw, where="r.toml")
     told = str(refused.value)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.load import load_recipe
+from rocstar.train.recipe.load import load_recipe, to_toml
 from rocstar.train.recipe.own_code import load
-from rocstar.train.recipe.toml_file import to_toml
 
 
 @pytest.fixture(autouse=True)

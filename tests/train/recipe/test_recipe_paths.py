@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.load import load_recipe
+from rocstar.train.recipe.load import load_recipe, to_toml
 from rocstar.train.recipe.paths import missing_path_hint, resolve_paths
-from rocstar.train.recipe.toml_file import to_toml
 
 RECIPE = """
 [model]
@@ -122,7 +121,7 @@ def test_what_only_the_current_directory_has_is_not_taken_and_the_error_says_so(
     "raw",
     [
         {"stages": 1, "eval": [], "sft": {"demonstration_tasks": "x"}, "model": {"path": 5}},
-        {"stages": ["x", {"data": 1}, {"data": {"source": ["a"]}}], "eval": {"data": {}}},
+        {"stages": ["x", {"data": 1}, {"data": {"source": ["a"]}}], "eval": [{"data": {}}]},
     ],
 )
 def test_what_has_not_a_recipes_form_is_left_to_its_validation(raw: dict[str, Any], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.toml_file import read_toml
+from rocstar.train.recipe.load import read_toml
 
 
 @pytest.fixture(scope="module")

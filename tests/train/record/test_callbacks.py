@@ -13,13 +13,12 @@ import pytest
 
 from rocstar.train.groups.selection import FAILED
 from rocstar.train.recipe import own_code
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import CallbackConfig, Recipe, RunConfig
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.recipe.run_config import CallbackConfig, RunConfig
-from rocstar.train.record import listening as listening_module
+from rocstar.train.record import trackers
 from rocstar.train.record.callbacks import Callback, Listeners, RunStart, StopRun
-from rocstar.train.record.listening import listening
+from rocstar.train.record.trackers import listening
 from tests.fakes.trajectories import make_trajectory
 
 ROW = {"step": 1, "stage": "one", "phase": "rl", "time_s": 2.0, "reward/mean": 0.5}
@@ -209,11 +208,11 @@ def test_one_that_fails_at_the_start_ends_the_run(tmp_path: Path) -> None:
 def test_a_tracker_that_fails_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when its server is not reached."""
 
-    class Unreachable(listening_module.Callback):
+    class Unreachable(trackers.Callback):
         def on_step(self, row: Any) -> None:
             raise ConnectionError("503")
 
-    monkeypatch.setattr(listening_module, "make_tracker", lambda *_, **__: Unreachable())
+    monkeypatch.setattr(trackers, "make_tracker", lambda *_, **__: Unreachable())
     console = Heard()
     recipe = Recipe(run=RunConfig(trackers=["wandb"]))
     with listening(recipe, tmp_path, console, step=0) as listeners:

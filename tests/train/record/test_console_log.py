@@ -13,7 +13,7 @@ import pytest
 
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.record.console import Console
-from rocstar.train.record.console_log import ConsoleLog
+from rocstar.train.record.manifest import ConsoleLog
 from rocstar.train.record.run_directory import claim, discard_if_unused
 
 AT = 1_800_000_000.0

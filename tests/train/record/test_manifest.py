@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.record import manifest, version
+from rocstar.train.record import manifest
 from rocstar.train.record.manifest import (
     STOPPED,
     ManifestError,
@@ -152,7 +152,7 @@ def test_without_git_or_with_one_that_refuses_there_is_no_commit(
     path = str(tmp_path / "bin") + (os.pathsep + os.environ["PATH"] if script and "sleep" in script else "")
     monkeypatch.setenv("PATH", path)
     monkeypatch.setattr(manifest, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(version, "GIT_S", 0.2)
+    monkeypatch.setattr(manifest, "GIT_S", 0.2)
     told = describe(Recipe(), world_size=1)
     assert (told["commit"], told["dirty"]) == (None, None)
 

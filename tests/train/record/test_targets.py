@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record import targets
-from rocstar.train.record.targets import check_file, make_folder, write_or_rescue
+from rocstar.train.record import run_directory
+from rocstar.train.record.run_directory import check_file, make_folder, write_or_rescue
 
 
 def names(folder: Path) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_full_disk_is_noticed_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     def full(number: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(targets.os, "fsync", full)
+    monkeypatch.setattr(run_directory.os, "fsync", full)
     with pytest.raises(ConfigError, match="No space left"):
         check_file(tmp_path / "a.jsonl", force=False)
     with pytest.raises(ConfigError, match="No space left"):
@@ -77,7 +77,7 @@ def test_what_cannot_be_written_at_the_end_is_rescued(tmp_path: Path, monkeypatc
     def write(folder: Path) -> None:
         (folder / "result").write_text("1")
 
-    monkeypatch.setattr(targets.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(run_directory.tempfile, "tempdir", str(tmp_path))
     (tmp_path / "out").mkdir()
     write_or_rescue(tmp_path / "out", write)
     assert (tmp_path / "out" / "result").read_text() == "1"

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
+from rocstar.train.recipe.config import RunConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.run_config import RunConfig
 from rocstar.train.record.trackers import TRACKERS, check_tracker, make_tracker
 
 from ...needs import Need

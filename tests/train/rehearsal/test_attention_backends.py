@@ -9,13 +9,13 @@ from torch import Tensor
 
 from rocstar.engine.inference.embedded.scoring import TextAttention
 from rocstar.kernels import varlen_attention
-from rocstar.train.learner.model_size import model_without_weights
+from rocstar.train.learner.model_io import model_without_weights
 from rocstar.train.learner.packed_attention import PackedAttention
 from rocstar.train.learner.policy_model import PolicyModel
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.model_config import ScratchConfig
-from rocstar.train.rehearsal import fake_gpu
+from rocstar.train.rehearsal import fake_gpu as fake_gpu_module
 from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
 from rocstar.train.rehearsal.phases import decode
 
@@ -68,7 +68,7 @@ def test_no_caller_falls_back_to_the_plain_formula(
     A learner in half precision on CUDA does not ask torch: it calls the flash kernel itself, once per layer.
     """
     found: set[tuple[str, str]] = set()
-    real = fake_gpu.kernel_of
+    real = fake_gpu_module.kernel_of
 
     def kernel_of(q: Tensor, k: Tensor, mask: Tensor | None) -> str:
         kernel = real(q, k, mask)
@@ -83,7 +83,7 @@ def test_no_caller_falls_back_to_the_plain_formula(
         varlen_calls.append(caller())
         return attend(*args)
 
-    monkeypatch.setattr(gpu_attention, "kernel_of", kernel_of)
+    monkeypatch.setattr(fake_gpu_module, "kernel_of", kernel_of)
     monkeypatch.setattr(varlen_attention, "attend", one_call)
     monkeypatch.setattr(torch.version, "hip", "7.0" if is_hip else None)
     model = {"dtype": str(dtype).removeprefix("torch."), "scratch": SCRATCH}

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from rocstar.kernels.linear_loss import linear_loss
+from rocstar.train.algorithm.loss import PolicyTokens
+from rocstar.train.algorithm.off_policy import Corrected
 from rocstar.train.cli import main
 from rocstar.train.learner import gather
 from rocstar.train.learner.learner import LossSettings
-from rocstar.train.learner.model_size import model_without_weights
+from rocstar.train.learner.model_io import model_without_weights
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
@@ -142,10 +143,11 @@ def test_places_that_wait_for_the_gpu_are_named(four_ranks: Rehearsal) -> None:
 
 
 def test_a_tensor_of_the_cpu_in_the_loss_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on_the_cpu(self: LossSettings, start_C: Tensor, rollout_C: Tensor) -> Tensor:
-        return torch.ones(len(start_C))
+    def on_the_cpu(self: LossSettings, tokens: PolicyTokens) -> Corrected:
+        ones_T = torch.ones(len(tokens.logprobs_T))
+        return Corrected(weights_T=ones_T, is_capped_T=ones_T > 1, is_masked_T=ones_T > 1)
 
-    monkeypatch.setattr(LossSettings, "token_factors", on_the_cpu)
+    monkeypatch.setattr(LossSettings, "correct", on_the_cpu)
     found = rehearse(small(), "rl")
     assert found.verdict is None and not found.as_json()["fits"]
     assert "train/algorithm/loss.py" in found.problems[0] and "two devices" in found.problems[0]

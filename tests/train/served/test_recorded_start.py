@@ -13,7 +13,7 @@ from rocstar.engine.record.reading import read_records, write_records
 from rocstar.engine.types import HIDDEN, Task
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import records_file
-from rocstar.train.served.recorded_start import recorded_start, solved_question
+from rocstar.train.served.chatting import recorded_start, solved_question
 from tests.fakes.trajectories import FakeRecord, plain_trajectory, write_step_file
 
 from ...engine.test_record import EXAMPLE

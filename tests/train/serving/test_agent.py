@@ -10,7 +10,6 @@ from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JupyterTool
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
 from rocstar.engine.types import Task
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import Limits, SandboxError
 from rocstar.train.evaluation.sets import agent_for_set, evaluation_sets
 from rocstar.train.recipe.config import Recipe
@@ -18,6 +17,7 @@ from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.serving import agent
 from rocstar.train.tasks.tools import tool_box
+from tests.fakes.sandbox import FakeSandbox
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 
 
@@ -75,7 +75,8 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
         ({"tool": {"flavour": "auto"}}, ["stdlib", "numeric", "scientific", "plot", "verifier"], {}),
         (
             {
-                "tool": {"kind": "jupyter", "flavour": "numeric"},
+                "tools": ["jupyter"],
+                "tool": {"flavour": "numeric"},
                 "engine": {"max_running": 40, "sandbox_children": 3, "trajectory_timeout_s": 700.0},
             },
             ["numeric", "verifier"],

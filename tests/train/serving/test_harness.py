@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from rocstar.engine.types import Attempt, Failed, Given, Outcome, Scored, Task, Turn
-from rocstar.train.learner.sft import read_conversations
-from rocstar.train.recipe.agent_config import AgentConfig
+from rocstar.train.learner.cold_start import read_conversations
+from rocstar.train.recipe.config import AgentConfig
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.serving.harness import check_agent
+from rocstar.train.serving.agent import check_agent
 from rocstar.train.tasks.own_reward import AgentReward
 from rocstar.train.tasks.verify import extract_answer, num_answers
 from tests.patience import PATIENCE_S

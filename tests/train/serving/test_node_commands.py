@@ -13,7 +13,7 @@ import pytest
 
 from rocstar.train.learner.commands import NodeCommand
 from rocstar.train.publish.server_node import FilesWritten, MakeRoom, ServerNode, ServeVersion
-from rocstar.train.serving.node_commands import CommandQueue, serve_node
+from rocstar.train.serving.nodes import CommandQueue, serve_node
 from rocstar.train.serving.sglang import OpenServers
 
 from ...fakes.publishing import FakeFleet, node_servers, sglang_recipe

@@ -21,8 +21,7 @@ from rocstar.train.recipe.engine_config import EngineConfig
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.serving.embedded import Embedded
-from rocstar.train.serving.node_commands import NodeAddress, OpenNode, open_others
-from rocstar.train.serving.nodes import in_daemon, open_nodes, own_address
+from rocstar.train.serving.nodes import NodeAddress, OpenNode, in_daemon, open_nodes, open_others, own_address
 
 from ...patience import PATIENCE_S
 

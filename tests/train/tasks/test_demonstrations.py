@@ -9,6 +9,7 @@ import io
 import random
 from collections import Counter
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,12 +18,15 @@ from hypothesis import strategies as st
 
 from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.progress.progress import ProgressBoard
-from rocstar.engine.types import CALL_FORMS, Task
-from rocstar.sandbox.testing import FakeSandbox, error, ok
+from rocstar.engine.types import CALL_FORMS, Task, TurnForm
 from rocstar.sandbox.types import ExecRequest, ExecResult, Limits, SandboxError
+from rocstar.train.compose.start import conversations
+from rocstar.train.recipe.config import Noise
 from rocstar.train.recipe.errors import ConfigError
+from rocstar.train.recipe.load import load_recipe
 from rocstar.train.tasks.data import reasoning_gym_tasks
-from rocstar.train.tasks.demonstrations import DEFAULT_NOISE, FAMILIES, Noise, make_demonstrations, programs_for, spoil
+from rocstar.train.tasks.demonstrations import FAMILIES, make_demonstrations, programs_for, spoil
+from tests.fakes.sandbox import FakeSandbox, error, ok
 
 from ...engine.chat.template_families import chat_of
 
@@ -74,7 +78,7 @@ def all_tasks(size: int = 30) -> list[Task]:
 
 
 def demonstrate(tasks: list[Task], count: int, **options: Any) -> list[dict[str, Any]]:
-    options = {"seed": 0, "sandbox": PythonHere(), **options}
+    options = {"seed": 0, "sandbox": PythonHere(), "noise": Noise(), **options}
     return asyncio.run(make_demonstrations(tasks, count, tool=cast(Any, Tool), **options))
 
 
@@ -90,7 +94,9 @@ async def test_who_watches_sees_how_many_are_made() -> None:
             return await super().run(request, deadline=deadline)
 
     with board.installed():
-        await make_demonstrations(tasks_of("gcd"), 40, seed=0, sandbox=Watched(), tool=cast(Any, Tool), num_workers=1)
+        await make_demonstrations(
+            tasks_of("gcd"), 40, seed=0, sandbox=Watched(), tool=cast(Any, Tool), noise=Noise(), num_workers=1
+        )
     assert {total for _, total in seen} == {40}
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[0][0] < 5 and seen[-1][0] >= 35 and not board.works
@@ -161,18 +167,18 @@ def test_noise_has_the_asked_rates_and_slips_say_nothing_about_being_right() -> 
     def rate(hits: int, total: int) -> float:
         return hits / total
 
-    assert rate(count - len(called), count) == pytest.approx(DEFAULT_NOISE.guess, abs=0.02)
+    assert rate(count - len(called), count) == pytest.approx(Noise().guess, abs=0.02)
     closings = Counter(answers[index].count("<answer>") for index in called)
-    assert rate(closings[0], len(called)) == pytest.approx(DEFAULT_NOISE.no_tag, abs=0.02)
-    assert rate(closings[2], len(called)) == pytest.approx(DEFAULT_NOISE.double_answer, abs=0.02)
+    assert rate(closings[0], len(called)) == pytest.approx(Noise().no_tag, abs=0.02)
+    assert rate(closings[2], len(called)) == pytest.approx(Noise().double_answer, abs=0.02)
     slipped: dict[bool, list[bool]] = {True: [], False: []}
     for index in called:
         programs = programs_for(tasks[index % len(tasks)])
         last = calls[index][-1]["tool_calls"][0]["function"]["arguments"]["code"]
         slipped[last in programs.right].append(len(calls[index]) > 1)
-    assert rate(len(slipped[True]), len(called)) == pytest.approx(DEFAULT_NOISE.right, abs=0.03)
+    assert rate(len(slipped[True]), len(called)) == pytest.approx(Noise().right, abs=0.03)
     for outcomes in slipped.values():
-        assert rate(sum(outcomes), len(outcomes)) == pytest.approx(DEFAULT_NOISE.first_slip, abs=0.04)
+        assert rate(sum(outcomes), len(outcomes)) == pytest.approx(Noise().first_slip, abs=0.04)
     assert max(len(c) for c in calls) == 3
 
 
@@ -232,3 +238,11 @@ def test_demonstrated_calls_are_read_back_in_every_call_form(form: str) -> None:
         wrote = chat.decode([token for token, is_learned in zip(ids, mask, strict=True) if is_learned])
         learned += [[call.arguments for call in chat.calls(turn)] for turn in wrote.split(chat.stop_text)[:-1]]
     assert learned == asked and sum(map(len, asked)) > 20
+
+
+async def test_a_cold_start_has_the_errors_of_its_recipe() -> None:
+    options = ["--sft.noise.guess=1", "--sft.num_demonstrations=5"]
+    setup = SimpleNamespace(recipe=load_recipe("quickstart", options), listeners=SimpleNamespace(note=print))
+    tasks = SimpleNamespace(conversations=[], demonstrations=tasks_of("gcd"))
+    rows = await conversations(cast(Any, setup), cast(Any, tasks), PythonHere(), TurnForm())
+    assert [len(row["messages"]) for row in rows] == [2] * 5

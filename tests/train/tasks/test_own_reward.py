@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task, ToolCall, ToolResult, Turn
-from rocstar.sandbox.testing import FakeSandbox
 from rocstar.sandbox.types import SandboxError
+from rocstar.train.recipe.config import RewardConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.reward_config import RewardConfig
 from rocstar.train.tasks import own_reward
 from rocstar.train.tasks.own_reward import FunctionReward, Reward, as_reward, check_reward, make_judge
 from rocstar.train.tasks.reward import MathJudge
+from tests.fakes.sandbox import FakeSandbox
 
 TASK = Task(id="t", source="s", question="q", answer="42", meta={"level": 3})
 DIED = SandboxError("the supervisor died", kind="supervisor_died", retryable=True)

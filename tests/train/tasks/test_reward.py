@@ -19,11 +19,11 @@ from reasoning_gym.factory import DATASETS, get_score_answer_fn
 from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task, Turn
 from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.pool.pool import SandboxPool
-from rocstar.sandbox.testing import FakeSandbox, ok
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, Status
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.data import reasoning_gym_tasks
 from rocstar.train.tasks.reward import DECIMAL_FAMILIES, MAX_ANSWER_CHARACTERS, MathJudge
+from tests.fakes.sandbox import FakeSandbox, ok
 
 from . import asked
 

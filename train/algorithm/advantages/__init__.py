@@ -8,6 +8,7 @@ Legend: `_G` kept siblings of one task, `_U` turns of a trajectory, `_T` its los
 from collections.abc import Mapping
 from typing import Final
 
+from rocstar.train.algorithm.advantages.distill import distill
 from rocstar.train.algorithm.advantages.dr_grpo import dr_grpo
 from rocstar.train.algorithm.advantages.grpo import grpo
 from rocstar.train.algorithm.advantages.reinforce_pp import reinforce_pp
@@ -21,4 +22,5 @@ ESTIMATORS: Final[Mapping[str, Estimator]] = {
     "dr_grpo": dr_grpo,
     "rloo": rloo,
     "reinforce_pp": reinforce_pp,
+    "distill": distill,
 }

@@ -25,6 +25,10 @@ class Sample:
     """Loss tokens of each turn."""
     errors_U: tuple[int, ...]
     """Tool calls of each turn whose result is an error."""
+    tool_tokens: int = 0
+    """Tokens behind the prompt that the policy did not write."""
+    gaps_T: tuple[float, ...] = ()
+    """Log-prob of each loss token under a teacher less that of the rollout; empty without a teacher."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.reward):

@@ -21,8 +21,8 @@ from rocstar.engine.types import HIDDEN, Attempt, Outcome, Scored, Task
 from rocstar.sandbox.command_line import suggest
 from rocstar.train.evaluation.benchmarks import benchmark
 from rocstar.train.evaluation.benchmarks.benchmark import SETS, Benchmark
+from rocstar.train.recipe.config import EvalConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import EvalConfig
 from rocstar.train.recipe.paths import missing_path_hint
 from rocstar.train.tasks.data import content_id
 from rocstar.train.tasks.rows import DATA_DIR_VARIABLE, rows_from
@@ -204,7 +204,7 @@ MODULES: Mapping[str, str] = {
 }
 """module:NAME of each set that is more than a row of `sets.toml`."""
 NAMES = tuple(SETS)
-"""The names of all sets, as in train/recipe/eval_config.py."""
+"""The names of all sets, as in train/recipe/config.py."""
 
 
 def find(name: str) -> Benchmark:

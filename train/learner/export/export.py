@@ -24,8 +24,7 @@ from rocstar.train.learner.export.gguf_file import check_gguf, write_gguf
 from rocstar.train.learner.export.source import ExportSource, find_source
 from rocstar.train.learner.model_io import check_finite, is_finite, load_tokenizer
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.run_directory import write_json
-from rocstar.train.record.targets import check_folder
+from rocstar.train.record.run_directory import check_folder, write_json
 
 FACTS = ("rocstar", "commit", "torch", "transformers", "python", "recipe", "world_size", "started", "ended")
 """Fields of the run's manifest in the card: versions and digests, nothing of the machine."""
@@ -178,7 +177,7 @@ def _write_weights(source: CheckedFolder, folder: Path) -> None:
     import torch
     from safetensors import safe_open
 
-    from rocstar.train.learner.weight_file import WeightFile, part_name, write_index
+    from rocstar.train.learner.gather import WeightFile, part_name, write_index
 
     files: dict[str, str] = {}
     bad, num_bytes = [], 0

@@ -13,10 +13,9 @@ import numpy as np
 from rocstar.engine.progress.progress import working
 from rocstar.engine.types import Trajectory
 from rocstar.train.evaluation.saved_model import TokenScorer, TokenScores
-from rocstar.train.reading.analysis.phrase_counts import PhraseCounts
 from rocstar.train.reading.analysis.statistics import estimates
 from rocstar.train.reading.analysis.statistics.estimates import Floats, Lead, Tally
-from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, TurnTokens, split_turns
+from rocstar.train.reading.analysis.token_classes import CLASSES, Decode, PhraseCounts, TurnTokens, split_turns
 from rocstar.train.reading.analysis.trajectory_selection import AnalysisSource, read_chosen, select_trajectories
 
 AT_A_TIME: Final = 16

@@ -50,8 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from rocstar.train.reading.analysis.analyse import analyse
     from rocstar.train.reading.analysis.analysis_page import as_plain, html_page
     from rocstar.train.reading.analysis.trajectory_selection import resolve_source
-    from rocstar.train.record.run_directory import replace_text
-    from rocstar.train.record.targets import check_file
+    from rocstar.train.record.run_directory import check_file, replace_text
 
     source = resolve_source(
         options.run, step=options.step, checkpoint=options.checkpoint, temperature=options.temperature

@@ -14,7 +14,6 @@ from rocstar.engine.charts.row_chart import ChartRow, Mark, RowChart, row_chart
 from rocstar.engine.types import Origin
 from rocstar.train.evaluation.statistics.intervals import interval_of_means
 from rocstar.train.reading.analysis.analyse import Analysis, ShownTrajectory
-from rocstar.train.reading.analysis.phrase_counts import WORDS, PhraseCount
 from rocstar.train.reading.analysis.statistics.estimates import (
     BootstrapEstimate,
     ClassShare,
@@ -22,7 +21,7 @@ from rocstar.train.reading.analysis.statistics.estimates import (
     Floats,
     Lead,
 )
-from rocstar.train.reading.analysis.token_classes import CLASSES, TokenClass
+from rocstar.train.reading.analysis.token_classes import CLASSES, WORDS, PhraseCount, TokenClass
 from rocstar.train.reading.view.chart import Chart, Series
 from rocstar.train.reading.view.document import article_page
 

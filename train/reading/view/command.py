@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from rocstar.sandbox.http.listening import format_listen_error
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.record.run_directory import replace_text
-from rocstar.train.record.targets import check_file
+from rocstar.train.record.run_directory import check_file, replace_text
 
 if TYPE_CHECKING:
     from rocstar.train.reading.view.reader import RunReader

@@ -9,8 +9,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.train.reading.view.chart import Chart, Series, stacked
-from rocstar.train.reading.view.curves import PLOTS, evaluation_series, evaluations, plot_chart, rows_of
+from rocstar.train.reading.view.chart import (
+    PLOTS,
+    Chart,
+    Series,
+    evaluation_series,
+    evaluations,
+    plot_chart,
+    rows_of,
+    stacked,
+)
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.console_text import number, time_percents
 from rocstar.train.record.metrics import Row

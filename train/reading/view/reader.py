@@ -25,7 +25,7 @@ from rocstar.train.reading.view.run_facts import differing_fields, head_facts, m
 from rocstar.train.reading.view.timeline import timeline_of_step, trajectory_timeline
 from rocstar.train.reading.view.trajectory_filter import filter_trajectories, sample_listing, search
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
-from rocstar.train.recipe.toml_file import flat_fields
+from rocstar.train.recipe.load import flat_fields
 from rocstar.train.record.manifest import ManifestError
 from rocstar.train.record.metrics import MetricsFileError
 from rocstar.train.record.run_directory import METRICS, complete_checkpoints

@@ -12,12 +12,10 @@ from typing import Any
 from rocstar.engine.charts.drawing import format_value
 from rocstar.engine.progress.progress import duration
 from rocstar.train.evaluation.evaluation_folder import RESULTS
-from rocstar.train.reading.view.chart import finite
-from rocstar.train.reading.view.curves import PlottedEvaluation, evaluations, main_set_of, rows_of
+from rocstar.train.reading.view.chart import PlottedEvaluation, evaluations, finite, main_set_of, rows_of
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.recipe.config import Recipe
-from rocstar.train.recipe.load import RECIPES, load_recipe, shipped_recipes
-from rocstar.train.recipe.toml_file import flat_fields
+from rocstar.train.recipe.load import RECIPES, flat_fields, load_recipe, shipped_recipes
 from rocstar.train.record.console_text import number
 from rocstar.train.record.manifest import ManifestError, command_of_start
 from rocstar.train.record.metrics import Row, UnknownMetricError, is_zero_if_absent, metric_of

@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from rocstar.engine.record.json_record import RecordError
 from rocstar.train.reading.view.conversation import row_texts
-from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.record_lines import decode_json
+from rocstar.train.reading.view.listing import Listing, decode_json
 from rocstar.train.recipe.errors import ConfigError
 
 BUCKETS: Final = ("kept correct", "dropped_positive", "kept wrong", "dropped_negative", "no_signal", "failed")

@@ -34,9 +34,8 @@ from rocstar.train.evaluation.benchmarks.arena_hard import (
 from rocstar.train.evaluation.benchmarks.judge_endpoint import TRIES, JudgeEndpoint
 from rocstar.train.evaluation.provenance import differences, judge_facts
 from rocstar.train.evaluation.sets import evaluation_sets
-from rocstar.train.recipe.config import Recipe
+from rocstar.train.recipe.config import EvalConfig, Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import EvalConfig
 
 from .... import needs
 from ..eval_folders import attempt_at

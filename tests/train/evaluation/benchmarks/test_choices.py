@@ -22,8 +22,8 @@ from rocstar.train.evaluation.benchmarks.registry import (
     plain_set,
     wrong_letter,
 )
+from rocstar.train.recipe.config import EvalConfig
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.eval_config import EvalConfig
 
 from ..eval_folders import attempt_at
 

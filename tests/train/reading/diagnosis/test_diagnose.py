@@ -13,7 +13,7 @@ from rocstar.engine.types import FinishReason, Group
 from rocstar.train.cli import main
 from rocstar.train.groups.journal import Journal
 from rocstar.train.reading.diagnosis.diagnose import diagnose
-from rocstar.train.reading.diagnosis.watch import Watch
+from rocstar.train.reading.diagnosis.ringing import Watch
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.record.callbacks import Callback, Listeners, RunStart
 from rocstar.train.record.metrics import ROW_KEYS, MetricsWriter, read_metrics
@@ -38,7 +38,7 @@ def write_evaluation(run: Path, step: int, attempts: list[bool]) -> dict[str, An
     folder = run / "evaluations" / f"step_{step:06d}"
     folder.mkdir(parents=True)
     questions = {f"q{k}": {"attempts": [right]} for k, right in enumerate(attempts)}
-    write_json(folder / "results.json", {"sets": {"held": {"questions": questions}}})
+    write_json(folder / "results.json", {"sets": {"held": {"k": 2, "questions": questions}}})
     share = sum(attempts) / len(attempts)
     return {"step": step, "stage": "eval", "phase": "eval", "time_s": 0.0, "eval/held/avg@1": share}
 

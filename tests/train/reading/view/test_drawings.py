@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.train.reading.view.chart import Chart, Series
-from rocstar.train.reading.view.curves import Plot, plot_chart
+from rocstar.train.reading.view.chart import Chart, Plot, Series, plot_chart
 from rocstar.train.reading.view.drawings import FIRST, MAX_FIRST, charts, overlays, task_drawing
 from rocstar.train.record.metrics import UnknownMetricError
 

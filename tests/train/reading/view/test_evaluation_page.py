@@ -20,8 +20,8 @@ from rocstar.train.cli import main
 from rocstar.train.evaluation.evaluation_folder import EvaluationFolder
 from rocstar.train.evaluation.tables import SetNumbers
 from rocstar.train.reading.view.evaluation_page import _estimates, grid, select_attempts
+from rocstar.train.reading.view.export_page import NUM_ATTEMPTS, write_eval_report
 from rocstar.train.reading.view.listing import Listing
-from rocstar.train.reading.view.report import NUM_ATTEMPTS, write_eval_report
 from rocstar.train.recipe.errors import ConfigError
 
 from ...evaluation.eval_folders import MadeSet, make_folder

@@ -9,11 +9,11 @@ from urllib.parse import parse_qs
 import pytest
 
 from rocstar.train.reading.view import listing
-from rocstar.train.reading.view.curves import evaluations, main_set_of
+from rocstar.train.reading.view.chart import evaluations, main_set_of
 from rocstar.train.reading.view.document import encode_json
+from rocstar.train.reading.view.export_page import report_page, write_report
 from rocstar.train.reading.view.listing import OpenRecords
 from rocstar.train.reading.view.reader import RunReader
-from rocstar.train.reading.view.report import report_page, write_report
 from rocstar.train.reading.view.viewed_run import STEPS, RunIndex
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.metrics import MetricsFileError, MetricsWriter

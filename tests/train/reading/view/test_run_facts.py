@@ -12,10 +12,8 @@ from rocstar.train.reading.view.run_facts import KILLED, head_facts, metrics_of,
 from rocstar.train.reading.view.viewed_run import ViewedRun
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.load import load_recipe
-from rocstar.train.recipe.toml_file import to_toml
-from rocstar.train.record.console_log import ConsoleLog
-from rocstar.train.record.manifest import recorded
+from rocstar.train.recipe.load import load_recipe, to_toml
+from rocstar.train.record.manifest import ConsoleLog, recorded
 from rocstar.train.record.metrics import is_zero_if_absent, read_metrics
 from rocstar.train.record.run_directory import CONSOLE_LOG
 

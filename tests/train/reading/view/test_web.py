@@ -29,7 +29,7 @@ from rocstar.train.reading.view.document import page_files
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
-from rocstar.train.served.recorded_start import recorded_start
+from rocstar.train.served.chatting import recorded_start
 
 from ....malformed_http import answer_to
 from ....patience import PATIENCE_S

@@ -9,8 +9,7 @@ import pytest
 
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.errors import ConfigError
-from rocstar.train.recipe.load import load_recipe
-from rocstar.train.recipe.toml_file import to_toml
+from rocstar.train.recipe.load import load_recipe, to_toml
 from rocstar.train.tasks import data
 
 GUESS = {"kind": f"{Path(__file__).parent}/guess.py:Guess"}

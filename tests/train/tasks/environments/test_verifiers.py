@@ -20,7 +20,7 @@ from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.types import Failed, Scored, Task, Trajectory, TrajectoryKey
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.serving.harness import open_environments
+from rocstar.train.serving.agent import open_environments
 from rocstar.train.tasks.environments.kinds import environment_judge, environments_of, places_of
 from tests import needs
 from tests.fakes.agents import FakeJudge, make_agent, python_tools

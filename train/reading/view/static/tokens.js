@@ -19,7 +19,7 @@ const SHADES = {
   mask: { name: "loss mask", of: (t) => t.origin === "policy" ? 0.6 : null },
   version: { name: "policy version", of: (t) => t.version === null ? null : 0.25 + 0.5 * (t.version % 2) },
 };
-const CODES = ["not clipped", "clipped at the lower bound", "clipped at the upper bound"];
+const CODES = ["not clipped", "clipped, advantage below 0", "clipped, advantage above 0"];
 const WITHOUT = "The learner did not use this trajectory, or its run recorded no values of it: only the rollout's values are shown.";
 const WITH = "Log-probs of the rollout are exact; the learner's ratio and gap are right to half a percent, its entropy to a few percent.";
 const KEPT = "In an exported file, values of tokens have four digits.";

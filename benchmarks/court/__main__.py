@@ -1,0 +1,86 @@
+"""The court: arms at equal cost, decided over seeds by a rule that is written before the first run.
+
+    python -m benchmarks.court QUESTION.toml --runs DIR [--at-once 2] [--out FILE]
+    python -m benchmarks.court QUESTION.toml --simulate [--out FILE]
+
+A killed court goes on where it stopped. A question whose file has changed since its first run is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+from benchmarks.report import result_parser
+from rocstar.train.recipe.errors import ConfigError
+
+from . import trainer
+from .curves import Curve
+from .decision import Decision, decide
+from .question import Question, read_question
+from .runs import Runs, Train
+from .simulation import simulate
+from .verdicts import outcomes, publish, table
+
+
+def main(train: Train = trainer.train) -> int:
+    parser = result_parser(__doc__)
+    parser.add_argument("question", type=Path)
+    parser.add_argument("--runs", type=Path, default=Path("runs/court"))
+    parser.add_argument("--at-once", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--simulate", action="store_true", help="the rule alone: false findings and power")
+    options = parser.parse_args()
+    try:
+        question, digest = read_question(options.question)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.simulate:
+        return simulate(options.question.stem, question, options.out)
+    file = options.runs / options.question.stem / "question.json"
+    written = {"sha256": digest, "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    if file.exists():
+        written = json.loads(file.read_text())
+        if written["sha256"] != digest:
+            print(f"{options.question} was {written['sha256'][:12]} at its first run and is {digest[:12]} now; "
+                  "give the changed question another file name", file=sys.stderr)  # fmt: skip
+            return 2
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(written))
+    with Runs(question, options.question, options.runs, options.at_once, train) as runs:
+        curves, decisions = hold(question, runs)
+    print(table(question, curves, decisions))
+    return publish(options.question.stem, question, written, curves, decisions, options.out)
+
+
+def hold(question: Question, runs: Runs) -> tuple[dict[str, list[Curve]], dict[str, Decision]]:
+    """Run the arms seed by seed until each is decided, or the seeds end. Return curves and decisions by arm."""
+    curves: dict[str, list[Curve]] = {arm: [] for arm in question.arms}
+    decisions: dict[str, Decision] = {}
+    open_arms = list(question.arms)
+    for look in question.stopping.looks:
+        seeds = range(len(curves[question.control]), look)
+        started: list[tuple[str, Future[Curve]]] = [(a, runs.start(a, s)) for s in seeds for a in open_arms]
+        for arm, future in started:
+            curves[arm].append(future.result())
+            print(f"{arm} seed {len(curves[arm]) - 1}: {outcomes(question, curves[arm][-1:])[0]:.3f}", flush=True)
+        for arm in open_arms[1:]:
+            decisions[arm] = judged(question, curves, arm)
+        open_arms = [a for a in open_arms if a == question.control or decisions[a].verdict == "undecided"]
+        if len(open_arms) == 1:
+            break
+    return curves, decisions
+
+
+def judged(question: Question, curves: dict[str, list[Curve]], arm: str) -> Decision:
+    ours, controls = outcomes(question, curves[arm]), outcomes(question, curves[question.control])
+    differences = [a - b for a, b in zip(ours, controls, strict=False)]
+    return decide(differences, question.stopping.looks, question.level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The clipped token-level loss of PPO, with a higher upper bound.
+
+    loss_t = -min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t)        r_t = exp(current_t - old_t)
+
+Source: arXiv 2508.20722, Eq. 6: clip-higher, token-level, no KL and no entropy term.
+Constants: distances from 1; 0.2 and 0.28 there.
+Edge cases: with one update of a batch r is exactly 1, the bounds cannot act, and the gradient is that of A * log-prob.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from rocstar.train.algorithm.loss import PolicyLoss, PolicyTokens, clipped_surrogate, ratios
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip(PolicyLoss):
+    """ValueError: the bounds make no interval around 1."""
+
+    clip_low: float
+    """How far below 1 the ratio of a token with A < 0 has an effect."""
+    clip_high: float
+    """How far above 1 the ratio of a token with A > 0 has an effect."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.clip_low < 1 and self.clip_high >= 0):
+            raise ValueError(
+                f"need 0 <= clip_low < 1 and clip_high >= 0, got clip_low={self.clip_low}, clip_high={self.clip_high}"
+            )
+
+    def __call__(self, tokens: PolicyTokens) -> Tensor:
+        ratio_T = ratios(tokens.logprobs_T, tokens.old_logprobs_T)
+        return -clipped_surrogate(ratio_T, tokens.advantages_T, low=1 - self.clip_low, high=1 + self.clip_high)

@@ -1,0 +1,101 @@
+"""Log-probs of a teacher at the tokens that the policy sampled, for `rl.advantage = "distill"`.
+
+    ids of a sequence -> POST /completions (echo, logprobs) -> token_logprobs of the prompt -> those of loss tokens
+
+The request is OpenAI's: vLLM, SGLang and `rocstar serve` with the embedded engine answer it with log-probs of
+log_softmax(logits), temperature 1. A teacher scores all that the policy wrote, whatever its reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+
+from rocstar.engine.types import Group, Scored, Trajectory
+from rocstar.engine.waits import waiting
+from rocstar.train.recipe.errors import TrainingStopped
+from rocstar.train.recipe.rl_config import TeacherConfig
+
+KEY_VARIABLE: Final = "ROCSTAR_TEACHER_KEY"
+"""The environment's name for the endpoint's key. No recipe, record or log has it."""
+MOST_REQUESTS: Final = 32
+TIMEOUT_S: Final = 300.0
+"""Of one request, its wait in the teacher's queue included."""
+TRIES: Final = 3
+MAX_SHOWN: Final = 300
+"""Characters of an answer in an error's message."""
+
+
+class TeacherError(Exception):
+    """The teacher does not answer as it must."""
+
+
+async def teacher_scores(teacher: TeacherConfig, groups: Sequence[Group]) -> dict[str, list[float]]:
+    """Return, by the key of each scored trajectory, the teacher's log-prob of every loss token.
+
+    TrainingStopped: a request failed TRIES times.
+    """
+    key, room = os.environ.get(KEY_VARIABLE, ""), asyncio.Semaphore(MOST_REQUESTS)
+    scored = [t for group in groups for t in group.trajectories if isinstance(t.outcome, Scored)]
+    async with (
+        waiting("the learner", "the teacher's log-probs", kind="teacher", deadline=None),
+        aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)
+        ) as http,
+    ):
+
+        async def one(trajectory: Trajectory) -> list[float]:
+            mask, found = trajectory.loss_mask(), list[float]()
+            for tokens in trajectory.sequences:
+                async with room:
+                    logprobs = await _score(http, teacher, trajectory.ids[tokens].tolist())
+                found += [logprob for logprob, is_loss in zip(logprobs, mask[tokens], strict=True) if is_loss]
+            return found
+
+        try:
+            async with asyncio.TaskGroup() as requests:
+                tasks = {str(t.key): requests.create_task(one(t)) for t in scored}
+        except* TeacherError as failures:
+            raise TrainingStopped(
+                f"teacher.url = {teacher.url!r}: {failures.exceptions[0]}; start an endpoint that scores prompts "
+                "(vLLM, SGLang, rocstar serve), correct teacher.url and teacher.model, or give its key in "
+                f"{KEY_VARIABLE}; --resume goes on"
+            ) from None
+    return {key: task.result() for key, task in tasks.items()}
+
+
+async def _score(http: aiohttp.ClientSession, teacher: TeacherConfig, ids: list[int]) -> list[float]:
+    """Return the log-prob of each id, NaN for the first, which has nothing before it."""
+    body = {"model": teacher.model, "prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1.0}
+    problem = ""
+    for _ in range(TRIES):
+        try:
+            async with http.post(f"{teacher.url.rstrip('/')}/completions", json=body) as response:
+                content, status = await response.read(), response.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            continue
+        if status == 200:
+            return _read(content, len(ids))
+        problem = f"it answered {status}: {content[:MAX_SHOWN]!r}"
+        if status < 500 and status not in (408, 429):
+            break
+    raise TeacherError(problem)
+
+
+def _read(content: bytes, num_ids: int) -> list[float]:
+    """Return the prompt's log-probs of an answer. TeacherError for one that has another number, or no number."""
+    try:
+        given = json.loads(content)["choices"][0]["logprobs"]["token_logprobs"][:num_ids]
+        found = [math.nan, *map(float, given[1:])]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise TeacherError(f"{content[:MAX_SHOWN]!r} has no log-probs of the prompt ({error})") from None
+    if len(found) != num_ids or not all(map(math.isfinite, found[1:])):
+        raise TeacherError(f"it gave {len(found)} log-probs for {num_ids} tokens, or one that is not finite")
+    return found
