@@ -4,9 +4,9 @@
     V/bin/python benchmarks/verifiers_server.py reverse_text        (in V verifiers 0.4 and its package of this name)
     python benchmarks/environments.py [--seeds 3] [--out FILE]
 
-A model from nothing learns the form of a call from conversations with random actions, then reinforcement learns the
-environment: the mean reward of held-out tasks after the cold start and at the end, and the rise with a paired
-bootstrap interval over tasks.
+A model from nothing learns the form of an answer from conversations with random words, numbers at most one off, and
+digits in random order; then reinforcement learns the environment. Per seed: the mean reward of held-out tasks after
+the cold start and at the end, and the rise with a paired bootstrap interval over tasks.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def trl(folder: Path, _: str, seed: int) -> dict[str, Any]:
     (folder / "increment.py").write_text(INCREMENT)
     environment = {"kind": "increment:IncrementEnv", "data": {"source": "seeds", "size": 64}}
     heldout = {"source": "seeds", "size": 32, "seed": 1, "environment": "IncrementEnv"}
-    return recipe_of(environment, heldout, seed)
+    recipe = recipe_of(environment, heldout, seed)
+    recipe["sft"] |= {"steps": 400, "digit_weight": 1.0}
+    return recipe
 
 
 def openenv(folder: Path, address: str, seed: int) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def verifiers(folder: Path, address: str, seed: int) -> dict[str, Any]:
     """verifiers' environment of reversed texts: the reward is the similarity of the answer to the reversed prompt."""
     texts = ["".join(digits) for digits in permutations("123456789", 3)]
     random.Random(0).shuffle(texts)
-    for name, some in {"rows": texts[:64], "heldout": texts[64:96]}.items():
+    for name, some in {"rows": texts[32:], "heldout": texts[:32]}.items():
         rows = [{"name": text, "prompt": text, "system_prompt": SYSTEM, "answer": text[::-1]} for text in some]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     environment = {"kind": "verifiers", "args": {"address": address}, "data": {"source": "rows.jsonl"}}
@@ -123,14 +125,16 @@ def echoed(message: str, length: int) -> str:
 
 
 def conversations(name: str, functions: list[Any], rng: random.Random) -> Iterator[dict[str, Any]]:
-    """Yield conversations in the environment's form, with random actions."""
+    """Yield conversations in the environment's form, with random words, or those of a sloppy demonstrator."""
     for _ in range(3000):
         number = rng.randint(1, 6)
         word = "".join(rng.choices("abcde", k=rng.randint(1, 6)))
         if name == "verifiers":
             asked, arguments = "".join(rng.sample("123456789", 3)), None
         elif name == "trl":
-            asked, arguments = f"Increment the counter by {rng.randint(1, 6)}.", {"step": number}
+            target = rng.randint(1, 6)
+            number = target + rng.randint(-1, 1)
+            asked, arguments = f"Increment the counter by {target}.", {"step": number}
         else:
             asked, arguments = f"Say a word. {echoed('Echo Words environment ready!', 0)}", {"message": word}
         messages = [{"role": "system", "content": SYSTEM}] if name == "verifiers" else []
