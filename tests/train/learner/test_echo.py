@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from rocstar.engine.types import Origin, Trajectory
-from rocstar.train.algorithm.losses.clip import Clip
 from rocstar.train.algorithm.off_policy import Correction
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
@@ -26,10 +25,10 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
 from tests.fakes.trajectories import FakeTurn, make_trajectory
 
-from ...fakes.tiny import ADAMW, SCRATCH, scale_matrices
+from ...fakes.tiny import ADAMW, CLIP, SCRATCH, scale_matrices
 
 VOCAB, ECHO, T = 40, 0.3, 0.7
-SETTINGS = LossSettings(temperature=T, loss=Clip(clip_low=0.2, clip_high=0.28), correction=Correction.none)
+SETTINGS = LossSettings(temperature=T, loss=CLIP, correction=Correction.none)
 ADVANTAGES = [1.2, -0.7, 0.4, -1.5]
 
 
