@@ -32,7 +32,7 @@ def read_curve(run: Path) -> Curve:
     """Return the curve of a finished run."""
     spent = {0: {"step": 0, "tokens": 0.0, "cpu_s": 0.0}} | {row["step"]: row for row in read_spent(run)}
     curve = []
-    for folder in sorted((run / "evaluations").glob("step_*")):
+    for folder in sorted((run / "evaluations").glob("step_*[0-9]")):
         files = sorted((folder / "attempts").glob("*.jsonl"))
         found = {f"{file.stem}/{k}": v for file in files for k, v in measures(read_records(file)).items()}
         curve.append({**spent[int(folder.name.removeprefix("step_"))], **found})

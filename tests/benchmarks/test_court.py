@@ -192,7 +192,8 @@ def fake_train(words: Sequence[str], log: Path) -> int:
     fails = is_good and out.name == "seed_1" and "--resume" not in words
     status = "failed" if fails else "stopped" if is_arm else "complete"
     (out / "manifest.json").write_text(json.dumps({"starts": [{"status": status}]}))
-    (out / "trajectories").mkdir(exist_ok=True)
+    for name in ("trajectories", "evaluations/step_000001.partial"):  # the latter is left by a kill
+        (out / name).mkdir(parents=True, exist_ok=True)
     spent = [{"step": step, "tokens": 100 * step, "cpu_s": step} for step in (1, 2)]
     (out / "spent.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spent))
     for step in (0, 2):
