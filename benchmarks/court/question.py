@@ -12,9 +12,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.explain import explain
-from rocstar.train.recipe.load import load_recipe
+from rocstar.train.recipe.load import load_recipe, read_toml
 from rocstar.train.recipe.section import Section
-from rocstar.train.recipe.toml_file import read_toml
 
 MOST_SEEDS = 16
 """The test enumerates 2^seeds signs."""

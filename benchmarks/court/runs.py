@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from rocstar.train.recipe.toml_file import read_toml
+from rocstar.train.recipe.load import read_toml
 
 from .curves import Curve, read_curve
 from .question import Question, as_toml

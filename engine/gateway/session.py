@@ -57,7 +57,7 @@ class AgentSession:
         finish: the limit that ended the latest request; None if none did.
         ignored: how often each field of a request was read and had no effect.
         num_retries: requests that joined another or got its answer again.
-        known: by route, what was read of the latest body.
+        known: by route, the values read from the latest body.
     """
 
     def __init__(

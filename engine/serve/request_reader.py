@@ -183,7 +183,7 @@ class RequestReader:
     async def read(self, read: Callable[[Fields], R], body: bytes, known: Known | None = None) -> R:
         """Read the body within the limits. Raises RequestError.
 
-        known: what was read of an earlier body.
+        known: the values read from an earlier body.
         """
         reading = partial(read_within_limits, read=read, bounds=self._bounds)
         is_small = len(body) <= SMALL_BYTES and body.count(b",") <= FEW_ITEMS

@@ -1,6 +1,6 @@
 """The request bodies, with OpenAI's names. A field that would be ignored silently is refused.
 
-schemas.json describes them; a test compares what is described with what is read.
+schemas.json describes them; a test compares the described fields with those that are read.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ServedSessions:
         return served
 
     def known(self, owner: str, key: str | None, route: str) -> Known:
-        """Return what was read of the session's latest body of a route."""
+        """Return the values read from the session's latest body of a route."""
         served = None if key is None else self._named.get((owner, key))
         return {} if served is None else served.session.known.setdefault(route, {})
 

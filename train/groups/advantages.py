@@ -56,9 +56,7 @@ def estimate(name: str, groups: Sequence[Sequence[Sample]]) -> list[list[float |
 
 
 def _own(name: str) -> Estimator:
-    found: Estimator = own_code.load(name, field=FIELD)
-    if not callable(found) or inspect.isclass(found):
-        raise ConfigError(f"{FIELD} = {name!r} is {type(found).__name__}, not a function; name one")
+    found: Estimator = own_code.load_function(name, field=FIELD)
     try:
         inspect.signature(found).bind(())
     except (TypeError, ValueError) as error:

@@ -26,7 +26,7 @@ KEY_VARIABLE: Final = "ROCSTAR_TEACHER_KEY"
 """The environment's name for the endpoint's key. No recipe, record or log has it."""
 MOST_REQUESTS: Final = 32
 TIMEOUT_S: Final = 300.0
-"""Of one request, its wait in the teacher's queue included."""
+"""The limit of one request, with its wait in the teacher's queue."""
 TRIES: Final = 3
 MAX_SHOWN: Final = 300
 """Characters of an answer in an error's message."""

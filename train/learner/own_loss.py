@@ -5,7 +5,6 @@ Every rank imports it, and the commands to other ranks hold its name alone.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,9 +50,7 @@ def check_loss(name: str) -> None:
     """
     if name in CONSTANTS:
         return
-    found = own_code.load(name, field=FIELD)
-    if not callable(found) or inspect.isclass(found):
-        raise ConfigError(f"{FIELD} = {name!r} is {type(found).__name__}, not a function; name one")
+    own_code.load_function(name, field=FIELD)
     rollout_T = -torch.linspace(0.2, 3.0, 6)
     tokens = PolicyTokens(
         logprobs_T=(rollout_T + 0.1).requires_grad_(),

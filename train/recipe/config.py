@@ -319,10 +319,15 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _lockstep_excludes_rollouts_beside_a_learner(cls, raw: Any) -> Any:
-        engine, rl = (raw.get("engine"), raw.get("rl", {})) if isinstance(raw, Mapping) else (None, None)
+    def _set_dependent_defaults(cls, raw: Any) -> Any:
+        """Lockstep excludes rollouts beside a learner; some losses exclude a second importance weight."""
+        if not isinstance(raw, Mapping):
+            return raw
+        engine, rl, off_policy = raw.get("engine"), raw.get("rl", {}), raw.get("off_policy", {})
+        if isinstance(rl, Mapping) and rl.get("loss") in ROLLOUT_LOSSES and isinstance(off_policy, Mapping):
+            raw = {**raw, "off_policy": {"correction": "none", **off_policy}}
         if isinstance(engine, Mapping) and engine.get("deterministic") is True and isinstance(rl, Mapping):
-            return {**raw, "rl": {"max_staleness": 0, **rl}}
+            raw = {**raw, "rl": {"max_staleness": 0, **rl}}
         return raw
 
     @model_validator(mode="after")

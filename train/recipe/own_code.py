@@ -66,6 +66,14 @@ def load(spec: str, *, field: str, folder: Path | None = None) -> Any:
     return getattr(module, name)
 
 
+def load_function(spec: str, *, field: str) -> Any:
+    """Import and return the function that `spec` names. ConfigError: see `load`, or it is not a function."""
+    found = load(spec, field=field)
+    if not callable(found) or inspect.isclass(found):
+        raise ConfigError(f"{field} = {spec!r} is {type(found).__name__}, not a function; name one")
+    return found
+
+
 def make(spec: str, args: dict[str, Any], base: type, *, field: str) -> Any:
     """Return an object of the class that `spec` names, made with `args`.
 

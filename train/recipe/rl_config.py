@@ -115,8 +115,8 @@ class RlConfig(Section):
         1.0,
         ge=0.01,
         le=1,
-        description="least share of epochs in which a task comes: one that is always or never solved comes less "
-        "often than one that is solved half of the time (train/algorithm/difficulty.py); 1 = each task in every epoch",
+        description="least share of epochs in which a task comes; tasks that are always or never solved come less "
+        "often than others (train/algorithm/difficulty.py); 1 = each task in every epoch",
     )
     advantage: Expert[str] = Field(
         "grpo",

@@ -110,10 +110,8 @@ def check_reward(config: RewardConfig) -> None:
 
 def _load_function(config: RewardConfig) -> tuple[Callable[..., Any], bool, bool]:
     """Return a recipe's function, if it is a coroutine function, and if it takes the sandbox."""
-    call = own_code.load(config.kind, field=FIELD)
+    call = own_code.load_function(config.kind, field=FIELD)
     field = f"{FIELD} = {config.kind!r}"
-    if not callable(call) or inspect.isclass(call):
-        raise ConfigError(f"{field} is {type(call).__name__}, not a function; name one")
     try:
         signature = inspect.signature(call)
     except (TypeError, ValueError):

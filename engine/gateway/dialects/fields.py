@@ -53,7 +53,7 @@ LISTS = frozenset(("messages", "input", "tools"))
 _parts_of, _items_of = msgspec.json.Decoder(dict[str, Raw]).decode, msgspec.json.Decoder(list[Raw]).decode
 
 Known = dict[str, tuple[list[Any], list[Any]]]
-"""Lists of the latest body of a session: their items, and what was read from each."""
+"""Lists of the latest body of a session: their items, and the value read from each."""
 
 
 class Fields(msgspec.Struct):

@@ -25,10 +25,10 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.rl_config import RlConfig
 from tests.fakes.trajectories import FakeTurn, make_trajectory
 
-from ...fakes.tiny import ADAMW, SCRATCH, scale_matrices
+from ...fakes.tiny import ADAMW, CLIP, SCRATCH, scale_matrices
 
 VOCAB, ECHO, T = 40, 0.3, 0.7
-SETTINGS = LossSettings(temperature=T, clip_low=0.2, clip_high=0.28, correction=Correction.none)
+SETTINGS = LossSettings(temperature=T, loss=CLIP, correction=Correction.none)
 ADVANTAGES = [1.2, -0.7, 0.4, -1.5]
 
 

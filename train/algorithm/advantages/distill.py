@@ -1,4 +1,4 @@
-"""On-policy distillation: each token's advantage is what the teacher thinks of it.
+"""On-policy distillation: each token's advantage is the teacher's log-prob minus the rollout's.
 
     A_t = log p_teacher(t) - log p_rollout(t)
 
