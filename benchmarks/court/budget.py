@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,31 +17,35 @@ TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Budget(Callback):
-    """Stops the run behind the first step at which the generated tokens, or the CPU seconds of its steps, reach
-    a limit. Start-up and evaluations cost nothing."""
+    """Stops the run at the step whose end is nearest to a limit of generated tokens, or of the CPU seconds of the
+    steps. Start-up and evaluations cost nothing."""
 
     def __init__(self, tokens: float = float("inf"), cpu_s: float = float("inf")) -> None:
         self._limits = {"tokens": tokens, "cpu_s": cpu_s}
 
     def on_run_start(self, run: RunStart) -> None:
         self._file, self._mark = run.directory / SPENT, 0.0
-        rows = [row for row in read_spent(run.directory) if row["step"] <= run.step]
-        self._file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self._spent = {name: rows[-1][name] if rows else 0.0 for name in self._limits}
+        self._rows = [row for row in read_spent(run.directory) if row["step"] <= run.step]
+        self._file.write_text("".join(json.dumps(row) + "\n" for row in self._rows))
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
         self._mark = cpu_of_tree(os.getpid())
 
     def on_step(self, row: Mapping[str, Any]) -> None:
-        now = cpu_of_tree(os.getpid())
-        self._spent["tokens"] += row["tokens/generated"]
-        self._spent["cpu_s"] += now - self._mark
+        now, before = cpu_of_tree(os.getpid()), self._rows[-1] if self._rows else {"tokens": 0.0, "cpu_s": 0.0}
+        spent = {"tokens": before["tokens"] + row["tokens/generated"], "cpu_s": before["cpu_s"] + now - self._mark}
         self._mark = now
+        self._rows.append({"step": row["step"], **spent})
         with self._file.open("a") as file:
-            file.write(json.dumps({"step": row["step"], **self._spent}) + "\n")
-        for name, limit in self._limits.items():
-            if self._spent[name] >= limit:
-                raise StopRun(f"{self._spent[name]:.0f} {name} of {limit:.0f}")
+            file.write(json.dumps(self._rows[-1]) + "\n")
+        if is_spent(self._rows, self._limits):
+            raise StopRun(", ".join(f"{spent[n]:.0f} {n} of {limit:.0f}" for n, limit in self._limits.items()))
+
+
+def is_spent(rows: Sequence[Mapping[str, float]], limits: Mapping[str, float]) -> bool:
+    """Return whether a further step, as costly as the last one, would end farther from a limit."""
+    costs = {n: rows[-1][n] - (rows[-2][n] if len(rows) > 1 else 0) for n in limits} if rows else {}
+    return any(rows[-1][n] + cost / 2 >= limits[n] for n, cost in costs.items())
 
 
 def read_spent(run: Path) -> list[dict[str, float]]:

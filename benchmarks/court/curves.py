@@ -24,6 +24,8 @@ from rocstar.engine.record.reading import read_records
 
 from .budget import read_spent
 
+FAR = 0.75
+"""Share of the budget that a run spends at least."""
 Curve = list[dict[str, float]]
 """Rows in the order of steps: `step`, `tokens`, `cpu_s`, and the measures."""
 
@@ -75,24 +77,23 @@ def measures(attempts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def at_end(curve: Sequence[Mapping[str, float]], measure: str, unit: str, budget: float) -> float:
-    """Return a measure at the budget, on the line between the evaluations before and behind it."""
-    return trimmed(curve, measure, unit, budget)[-1][1]
+    """Return a measure at the last evaluation, whose step ended nearest to the budget."""
+    return points(curve, measure, unit, budget)[-1][1]
 
 
 def mean_until(curve: Sequence[Mapping[str, float]], measure: str, unit: str, budget: float) -> float:
-    """Return the mean of a measure over the budget (trapezoids)."""
-    points = trimmed(curve, measure, unit, budget)
-    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points)) / budget
+    """Return the mean of a measure over the spent budget (trapezoids)."""
+    pairs = itertools.pairwise(points(curve, measure, unit, budget))
+    return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairs) / curve[-1][unit]
 
 
-def trimmed(curve: Sequence[Mapping[str, float]], measure: str, unit: str, budget: float) -> list[tuple[float, float]]:
-    """Return (spent, measure) from 0 to the budget exactly. ValueError for a curve that ends before it."""
-    points = [(row[unit], row[measure]) for row in curve]
-    behind = next((k for k, (spent, _) in enumerate(points) if spent >= budget), None)
-    if not behind:
-        raise ValueError(f"the curve ends at {points[-1][0] if points else 0:g} {unit} of {budget:g}")
-    (x, y), (right, up) = points[behind - 1], points[behind]
-    return [*points[:behind], (budget, y + (up - y) * (budget - x) / (right - x))]
+def points(curve: Sequence[Mapping[str, float]], measure: str, unit: str, budget: float) -> list[tuple[float, float]]:
+    """Return (spent, measure) by evaluation. ValueError for a curve that ends far from the budget: a step costs more
+    than half of it, or the run did not come to its end."""
+    spent = curve[-1][unit] if curve else 0
+    if not FAR * budget <= spent <= (2 - FAR) * budget:
+        raise ValueError(f"the curve ends at {spent:g} {unit} of {budget:g}")
+    return [(row[unit], row[measure]) for row in curve]
 
 
 AT = {"end": at_end, "mean": mean_until}

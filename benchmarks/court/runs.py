@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rocstar.train.recipe.load import read_toml
 
+from .budget import is_spent, read_spent
 from .curves import Curve, read_curve
 from .question import Question, as_toml
 
@@ -70,6 +71,8 @@ class Runs:
         budget = as_toml([{"kind": "budget:Budget", "args": self._question.budget.limits}])
         start = [f"--model.path={cold.result()}", "--sft.steps=0", f"--run.callbacks={budget}"]
         with taken(folder):
+            if not is_finished(folder) and is_spent(read_spent(folder), self._question.budget.limits):
+                shutil.rmtree(folder)  # killed in its last evaluation: resumed, it would make a further step
             self._train(folder, [*start, *options])
             if not (folder / CURVE).exists():
                 part = folder / f"{CURVE}.part"

@@ -134,13 +134,14 @@ def test_measures_count_calls_and_tokens_by_what_came_before() -> None:
     assert (found["misformed"], found["tokens"]) == pytest.approx((2000 / 10, 150 / 3))
 
 
-def test_a_curve_is_read_at_the_budget_exactly() -> None:
-    curve = [{"tokens": t, "cpu_s": t / 10, "m": m} for t, m in ((0, 0.0), (100, 0.4), (300, 0.8), (400, 0.0))]
-    assert curves.at_end(curve, "m", "tokens", 200) == pytest.approx(0.6)
-    assert curves.at_end(curve, "m", "cpu_s", 10) == pytest.approx(0.4)
-    assert curves.mean_until(curve, "m", "tokens", 200) == pytest.approx((100 * 0.2 + 100 * 0.5) / 200)
-    with pytest.raises(ValueError, match="ends at 400 tokens of 500"):
-        curves.at_end(curve, "m", "tokens", 500)
+def test_a_curve_is_read_at_its_last_evaluation() -> None:
+    curve = [{"tokens": t, "cpu_s": t / 10, "m": m} for t, m in ((0, 0.0), (100, 0.4), (300, 0.8), (400, 0.2))]
+    assert curves.at_end(curve, "m", "tokens", 380) == 0.2
+    assert curves.at_end(curve, "m", "cpu_s", 42) == 0.2
+    assert curves.mean_until(curve, "m", "tokens", 380) == pytest.approx((100 * 0.2 + 200 * 0.6 + 100 * 0.5) / 400)
+    for far in (300, 600):
+        with pytest.raises(ValueError, match=f"ends at 400 tokens of {far}"):
+            curves.at_end(curve, "m", "tokens", far)
 
 
 class Started:
@@ -148,18 +149,20 @@ class Started:
         self.directory, self.step = directory, step
 
 
-def test_a_budget_stops_behind_its_step_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_a_budget_stops_at_the_nearest_step_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     first = budget.Budget(tokens=250)
     first.on_run_start(Started(tmp_path, 0))  # type: ignore[arg-type]
-    first.on_step({"step": 1, "tokens/generated": 100})
-    first.on_step({"step": 2, "tokens/generated": 100})
+    first.on_step({"step": 1, "tokens/generated": 80})
+    first.on_step({"step": 2, "tokens/generated": 80})
     again = budget.Budget(tokens=250)
     again.on_run_start(Started(tmp_path, 1))  # type: ignore[arg-type]
-    again.on_step({"step": 2, "tokens/generated": 120})
-    with pytest.raises(StopRun, match="320 tokens of 250"):
-        again.on_step({"step": 3, "tokens/generated": 100})
+    again.on_step({"step": 2, "tokens/generated": 100})
+    assert not budget.is_spent(budget.read_spent(tmp_path), {"tokens": 250})  # 180, and then perhaps 280
+    with pytest.raises(StopRun, match="230 tokens of 250"):  # 230, and then perhaps 280
+        again.on_step({"step": 3, "tokens/generated": 50})
     rows = budget.read_spent(tmp_path)
-    assert [(row["step"], row["tokens"]) for row in rows] == [(1, 100), (2, 220), (3, 320)]
+    assert [(row["step"], row["tokens"]) for row in rows] == [(1, 80), (2, 180), (3, 230)]
+    assert budget.is_spent(rows, {"tokens": 250}) and not budget.is_spent([], {"tokens": 250})
 
 
 def test_cpu_seconds_leave_out_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +186,7 @@ def test_the_cpu_of_a_tree_has_that_of_its_children() -> None:
 
 
 def fake_train(words: Sequence[str], log: Path) -> int:
-    """A trainer that takes no time. The good arm's seed 1 ends badly until it is resumed."""
+    """A trainer that takes no time. The good arm's seed 1 ends badly behind its first step until it is resumed."""
     out = Path(words[list(words).index("--output-dir") + 1])
     out.mkdir(parents=True, exist_ok=True)
     with (out / "commands").open("a") as file:
@@ -194,7 +197,7 @@ def fake_train(words: Sequence[str], log: Path) -> int:
     (out / "manifest.json").write_text(json.dumps({"starts": [{"status": status}]}))
     for name in ("trajectories", "evaluations/step_000001.partial"):  # the latter is left by a kill
         (out / name).mkdir(parents=True, exist_ok=True)
-    spent = [{"step": step, "tokens": 100 * step, "cpu_s": step} for step in (1, 2)]
+    spent = [{"step": step, "tokens": 75 * step, "cpu_s": step} for step in (1, 2)[: 2 - fails]]
     (out / "spent.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spent))
     for step in (0, 2):
         folder = out / "evaluations" / f"step_{step:06d}" / "attempts"
@@ -238,16 +241,29 @@ def test_a_court_shares_cold_starts_goes_on_after_a_kill_and_decides(
     assert "--resume" in json.loads(again.read_text().splitlines()[1])
     result = json.loads((tmp_path / "r.json").read_text())
     values = [one["value"] for one in result["claims"]]
-    assert values == pytest.approx([7.5 / 64] * 3 + [0.0] * 3, abs=1e-6)
+    assert values == pytest.approx([10 / 64] * 3 + [0.0] * 3, abs=1e-6)
     assert result["claims"][0]["claim"].endswith("good minus plain, better")
     assert len(result["curves"]) == 16 and result["curves"][0]["heldout/solved"] == [20 / 64, 20 / 64]
     printed = capsys.readouterr().out
-    assert "| good | 8 | 0.484 | +0.117 [+0.117, +0.117] | better | 0.602 |" in printed
+    assert "| good | 8 | 0.523 | +0.156 [+0.156, +0.156] | better | 0.680 |" in printed
     assert "| start |  | 0.367 |  |  | 0.367 |" in printed
     assert (tmp_path / "r.svg").read_text().startswith("<svg")
     (tmp_path / "runs/q/good/seed_2/curve.json").unlink()
     (tmp_path / "runs/q/good/seed_2/trajectories").mkdir()
     assert held() == 0 and commands(tmp_path) == made
+
+
+def test_a_run_that_was_killed_in_its_last_evaluation_is_made_again(question: Question, tmp_path: Path) -> None:
+    """Resumed, it would make a further step."""
+    killed = tmp_path / "runs/q/plain/seed_0"
+    killed.mkdir(parents=True)
+    (killed / "manifest.json").write_text('{"starts": [{"status": "running"}]}')
+    (killed / "spent.jsonl").write_text(
+        '{"step": 1, "tokens": 75, "cpu_s": 1}\n{"step": 2, "tokens": 150, "cpu_s": 2}\n'
+    )
+    with Runs(question, tmp_path / "q.toml", tmp_path / "runs", 1, fake_train) as runs:
+        assert len(runs.start("plain", 0).result()) == 2
+    assert "--resume" not in json.loads((killed / "commands").read_text())
 
 
 def test_two_courts_at_once_share_cold_starts_and_runs(question: Question, tmp_path: Path) -> None:
