@@ -11,7 +11,7 @@ from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.api import Api, Loads
 from rocstar.engine.inference.sglang.engine import SGLangEngine
 from rocstar.engine.inference.sglang.requests import LiveRequest
-from rocstar.engine.running_time import RunningClock, running_timeout
+from rocstar.engine.running_time import MAX_BEAT_S, RunningClock, running_timeout
 from tests.fakes.scripted_policy import VirtualClockLoop, run_virtual
 
 
@@ -38,6 +38,15 @@ def test_an_answer_that_came_while_the_loop_stood_still_is_heard() -> None:
                 assert await answer == 1
 
     run_virtual(main())
+
+
+def test_a_clock_that_is_read_before_its_beat_leaves_out_a_standstill() -> None:
+    async def main() -> float:
+        with RunningClock() as clock:
+            stand_still(90.0)
+            return clock.time()
+
+    assert run_virtual(main()) == MAX_BEAT_S
 
 
 def test_a_deadline_in_which_the_loop_ran_is_one() -> None:
