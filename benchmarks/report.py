@@ -42,8 +42,10 @@ def machine() -> dict[str, Any]:
 
 def command(arguments: Sequence[str]) -> str:
     """The command line; a path outside the repository is shown by its last part."""
-    shown = []
-    for argument in arguments:
+    program = Path(arguments[0])
+    named = f"-m benchmarks.{program.parent.name}" if program.name == "__main__.py" else None
+    shown = [named] if named else []
+    for argument in arguments[bool(named) :]:
         option, equals, value = argument.rpartition("=")
         path = Path(value)
         outside = path.is_absolute() or ".." in path.parts

@@ -19,6 +19,7 @@ from benchmarks.court import budget, curves, simulation, verdicts
 from benchmarks.court.decision import decide, is_rejected
 from benchmarks.court.question import Question, read_question
 from benchmarks.court.runs import Runs
+from benchmarks.report import command
 from rocstar.engine.record.reading import write_records
 from rocstar.train.record.callbacks import StopRun
 from tests.patience import PATIENCE_S
@@ -337,3 +338,9 @@ def test_a_simulation_is_a_result(held: Any, tmp_path: Path, monkeypatch: pytest
     assert simulation.simulate("q", question, tmp_path / "s.json", courts=50) in (0, 1)
     written = json.loads((tmp_path / "s.json").read_text())
     assert len(written["claims"]) == len(simulation.LAWS) + 1
+
+
+def test_a_result_names_the_command_of_a_package() -> None:
+    program = str(Path(court.__file__))
+    assert command([program, "q.toml", "--out=/elsewhere/r.json"]) == "python -m benchmarks.court q.toml --out=r.json"
+    assert command(["benchmarks/same_bits.py", "--pairs", "2"]) == "python benchmarks/same_bits.py --pairs 2"
