@@ -242,9 +242,10 @@ class CompletionResponse:
         with_logprobs: bool,
         with_token_ids: bool,
     ) -> None:
-        """with_token_ids: each choice has the ids of its prompt and its own; a stream has the latter at its end."""
+        """with_token_ids: each choice has the ids of its prompt and its own; in a stream each chunk has the new ones.
+        Log-probs come at the end."""
         self._conversations, self._echo, self._with_logprobs = conversations, echo, with_logprobs
-        self._with_token_ids = with_token_ids
+        self._with_token_ids, self._num_sent = with_token_ids, 0
         self._head = {
             "id": f"cmpl-{conversations[0].order.id}",
             "object": "text_completion",
@@ -274,7 +275,18 @@ class CompletionResponse:
 
     def chunks(self, parts: Iterable[Part]) -> bytes:
         """A chunk per part."""
-        return b"".join(_fill(self._text_event, part.text) for part in parts if isinstance(part, TextPart))
+        texts = [part.text for part in parts if isinstance(part, TextPart)]
+        if not self._with_token_ids:
+            return b"".join([_fill(self._text_event, text) for text in texts])
+        return b"".join(
+            [encode_event({**self._head, "choices": [_text_choice(0, t) | self._new_ids()]}) for t in texts]
+        )
+
+    def _new_ids(self) -> dict[str, Any]:
+        """Return the field of the ids that the policy wrote since the last call."""
+        new = [token for token, _ in self._conversations[0].choices[0].written[self._num_sent :]]
+        self._num_sent += len(new)
+        return {"token_ids": new}
 
     def last(self, *, with_usage: bool) -> bytes:
         """The chunks that end the stream."""
@@ -295,7 +307,7 @@ class CompletionResponse:
         """Return the fields of the tokens of a choice, as requested."""
         trajectory, found = conversation.trajectories[choice], dict[str, Any]()
         if self._with_token_ids:
-            found["token_ids"] = trajectory.ids[trajectory.prompt_length :].tolist()
+            found["token_ids"] = trajectory.ids[trajectory.prompt_length + self._num_sent :].tolist()
         if not self._with_logprobs:
             return found
         decode = conversation.choices[choice].chat.decode

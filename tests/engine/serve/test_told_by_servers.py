@@ -89,6 +89,6 @@ async def test_one_of_our_own_serves_another() -> None:
             whole, chunks = await client.chat(), await client.stream()
             endpoint = client.agent.inference
             assert isinstance(endpoint, OpenAIEndpoint)
-            assert endpoint._streams and endpoint.form is EndpointFormat.TEXT
+            assert endpoint._streams and endpoint.form is EndpointFormat.SENT_IDS
     assert of_stream(chunks) == whole["choices"][0]["message"]
     assert len([c for c in chunks if not isinstance(c, str) and c["choices"]]) > 10, "word by word"

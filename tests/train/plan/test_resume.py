@@ -32,6 +32,7 @@ FREE = {
     "tool.memory_mb": "is the machine's",
     "reward.timeout_s": "is the machine's",
     "rl.*": "is the algorithm of the steps to come; each step's metrics and records are of itself alone",
+    "teacher.*": "is the algorithm of the steps to come, too",
     "off_policy.*": "is the algorithm of the steps to come, and its gate asks for a change",
     "eval.*.every": "is how often, not how",
     "eval.*.path": "is where a copy lies; what is in it is checked",
