@@ -105,7 +105,9 @@ class Gateway:
         body = await read_body(request, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S)
         known = session.known.setdefault(route, {})
         if len(body) > SMALL_BYTES and num_unknown_bytes(body, known) > SMALL_BYTES:
+            known = {}  # the thread's alone: another request of the session may read at the same time
             asked = await asyncio.to_thread(lambda: dialect.read(Fields.of_body(body, known)))
+            session.known[route] = known
         else:
             asked = dialect.read(Fields.of_body(body, known))
         if route == COUNT_TOKENS:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocstar.engine.gateway.dialects import anthropic_messages, responses
-from rocstar.engine.gateway.dialects.fields import Fields, Known, num_unknown_bytes
+from rocstar.engine.gateway.dialects.fields import MAX_COMPARED_BYTES, Fields, Known, num_unknown_bytes
 from rocstar.engine.gateway.endpoint import DIALECTS
 from rocstar.engine.gateway.messages import FunctionCall, Message, Request
 from rocstar.sandbox.http.errors import RequestError
@@ -154,6 +154,8 @@ def test_of_a_history_only_what_is_new_is_read() -> None:
     longer = body(USER, turn, USER, {"role": "user", "content": "x" * 99})
     assert 99 < num_unknown_bytes(longer, known) < len(longer) - len(json.dumps(turn))
     assert num_unknown_bytes(longer, {}) == num_unknown_bytes(longer[:-1], known) + 1 == len(longer)
+    huge = body(USER, turn, USER, {"role": "user", "content": "x" * MAX_COMPARED_BYTES})
+    assert num_unknown_bytes(huge, known) == len(huge)  # the loop does not split it
     edited = read(USER, {**turn, "content": [{**use, "input": {"a": True}}]}, USER)  # equal in Python
     assert edited.messages[1].key != second.messages[1].key and edited.messages[0] is first.messages[0]
     assert len(read(USER).messages) == 1

@@ -14,7 +14,7 @@ import pytest
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.gateway.dialects import chat
 from rocstar.engine.gateway.dialects.fields import Fields
-from rocstar.engine.gateway.endpoint import Gateway, open_gateway
+from rocstar.engine.gateway.endpoint import SMALL_BYTES, Gateway, open_gateway
 from rocstar.engine.gateway.session import (
     CLOSING_TEXT,
     MAX_CLOSING,
@@ -135,6 +135,17 @@ async def test_the_same_request_joins_is_replayed_and_after_delivery_is_a_new_sa
         assert again.generation.ids != both[0].generation.ids  # other noise
         assert len(client.requests) == len(session.graph.nodes) == 2
         assert session.graph.discards() == set()
+
+
+async def test_a_body_that_a_thread_reads_leaves_the_known_lists_of_the_loop_alone() -> None:
+    """Two requests of a session may be read at a time; each takes earlier values from a body of its own."""
+    async with opened(make_agent(lambda request: "yes")) as client:
+        await client.chat([USER])
+        of_the_loop = client.session.known["/v1/chat/completions"]
+        items, _ = of_the_loop["messages"]
+        await client.chat([{"role": "user", "content": "x" * SMALL_BYTES}])
+        assert of_the_loop["messages"][0] is items
+        assert client.session.known["/v1/chat/completions"]["messages"][0] != items
 
 
 async def test_a_client_that_disconnects_gets_the_answer_by_its_retry() -> None:
