@@ -12,6 +12,7 @@ from rocstar.engine.inference.base import KvLoad
 from rocstar.engine.nodes.node import GroupOrder, NodeError, NodeLoad
 from rocstar.engine.nodes.wire import NodeWireError, decode_group, encode_order, in_thread
 from rocstar.engine.types import Group
+from rocstar.sandbox.http.bodies import read_at_most
 
 MAX_ANSWER_BYTES = 1 << 30
 """A group of 64 trajectories of 128k tokens is about 140 MB."""
@@ -44,16 +45,12 @@ class HttpNode:
     async def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
         try:
             async with self._session.request(method, self._url + path, data=body) as response:
-                answer = bytearray()
-                async for chunk in response.content.iter_any():
-                    answer += chunk
-                    if len(answer) > MAX_ANSWER_BYTES:
-                        raise NodeError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+                answer = await read_at_most(response.content, MAX_ANSWER_BYTES)
                 if response.status != 200:
                     shown = answer[:300].decode("utf-8", "replace")
                     raise NodeError(f"{path} answered {response.status}: {shown}")
-                return bytes(answer)
-        except (aiohttp.ClientError, OSError) as error:
+                return answer
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise NodeError(f"{path}: {type(error).__name__}: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Bounded reading of request bodies: the size of each, the total of all, and the time to arrive."""
+"""Bounded reading of bodies: the size of each; of requests also the total of all, and the time to arrive."""
 
 import asyncio
 import time
@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+from aiohttp import StreamReader
+
 from rocstar.sandbox.http.decode_process import DecodePool
 from rocstar.sandbox.http.errors import RequestError, shutting_down
 from rocstar.sandbox.http.owner_budget import OwnerBudget
@@ -18,6 +20,16 @@ from rocstar.sandbox.pool.event_loop_priority import set_short_slice
 
 MAX_HOLD_S = 0.0005
 """A call of another client waits several times for up to this long: to arrive, to be sent, to be answered."""
+
+
+async def read_at_most(content: StreamReader, most: int) -> bytes:
+    """Return the body of another server's answer. ValueError for more than `most` bytes."""
+    read = bytearray()
+    async for chunk in content.iter_any():
+        read += chunk
+        if len(read) > most:
+            raise ValueError(f"an answer of more than {most} bytes")
+    return bytes(read)
 
 
 @dataclass(eq=False)

@@ -19,6 +19,7 @@ import aiohttp
 
 from rocstar.engine.types import Group, Scored, Trajectory
 from rocstar.engine.waits import waiting
+from rocstar.sandbox.http.bodies import read_at_most
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import TeacherConfig
 
@@ -28,6 +29,8 @@ MOST_REQUESTS: Final = 32
 TIMEOUT_S: Final = 300.0
 """The limit of one request, with its wait in the teacher's queue."""
 TRIES: Final = 3
+MOST_BYTES: Final = 64 << 20
+"""Of an answer; one has about 100 bytes a token."""
 MAX_SHOWN: Final = 300
 """Characters of an answer in an error's message."""
 
@@ -76,13 +79,17 @@ async def _score(http: aiohttp.ClientSession, teacher: TeacherConfig, ids: list[
     problem = ""
     for _ in range(TRIES):
         try:
-            async with http.post(f"{teacher.url.rstrip('/')}/completions", json=body) as response:
-                content, status = await response.read(), response.status
+            async with http.post(
+                f"{teacher.url.rstrip('/')}/completions", json=body, allow_redirects=False
+            ) as response:
+                content, status = await read_at_most(response.content, MOST_BYTES), response.status
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = f"{type(error).__name__}: {error}"
             continue
+        except ValueError as error:
+            raise TeacherError(str(error)) from None
         if status == 200:
-            return _read(content, len(ids))
+            return await asyncio.to_thread(_read, content, len(ids))
         problem = f"it answered {status}: {content[:MAX_SHOWN]!r}"
         if status < 500 and status not in (408, 429):
             break
@@ -94,7 +101,7 @@ def _read(content: bytes, num_ids: int) -> list[float]:
     try:
         given = json.loads(content)["choices"][0]["logprobs"]["token_logprobs"][:num_ids]
         found = [math.nan, *map(float, given[1:])]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, RecursionError, TypeError, ValueError) as error:
         raise TeacherError(f"{content[:MAX_SHOWN]!r} has no log-probs of the prompt ({error})") from None
     if len(found) != num_ids or not all(map(math.isfinite, found[1:])):
         raise TeacherError(f"it gave {len(found)} log-probs for {num_ids} tokens, or one that is not finite")

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from rocstar.engine.types import Group, Segment, VersionSpan
+from rocstar.train.groups import teacher_scores as module
 from rocstar.train.groups.selection import select
 from rocstar.train.groups.teacher_scores import TRIES, teacher_scores
 from rocstar.train.learner.batch import pack, policy_examples
@@ -106,11 +107,14 @@ async def test_a_request_is_tried_again_and_the_key_is_of_the_environment(monkey
         ([None, None, None, None, None, None], 1, "has no log-probs of the prompt"),
         ("nothing", 1, "has no log-probs of the prompt"),
         ([None, -1.0, -1.0, float("-inf"), -1.0, -1.0], 1, "or one that is not finite"),
+        ([-1.0] * 1000, 1, "an answer of more than 4000 bytes"),
+        (302, 1, "it answered 302"),
     ],
 )
 async def test_a_teacher_that_scores_no_prompt_ends_the_run_in_one_line(
-    answer: Any, requests: int, words: str
+    answer: Any, requests: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 4000)
     bodies: list[dict[str, Any]] = []
     alone = [Group(task=TASK, trajectories=groups()[0].trajectories[:1])]
     async with endpoint(lambda body, n: answer, bodies) as teacher:

@@ -15,6 +15,8 @@ from typing import Any
 
 import aiohttp
 
+from rocstar.sandbox.http.bodies import read_at_most
+
 KEY_VARIABLE = "ROCSTAR_JUDGE_KEY"
 """The environment variable that holds the key; without it, no key is sent."""
 TEMPERATURE, MAX_TOKENS = 0.0, 4096
@@ -72,13 +74,11 @@ class JudgeEndpoint:
                     allow_redirects=False,
                 ) as answer,
             ):
-                status, raw = answer.status, b""
-                async for chunk in answer.content.iter_chunked(1 << 16):
-                    raw += chunk
-                    if len(raw) > _MAX_ANSWER_BYTES:
-                        raise JudgeFault(f"{self.url} answers with over {_MAX_ANSWER_BYTES} bytes", retryable=False)
+                status, raw = answer.status, await read_at_most(answer.content, _MAX_ANSWER_BYTES)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise JudgeFault(f"{self.url} did not answer: {error or type(error).__name__}", retryable=True) from None
+        except ValueError as error:
+            raise JudgeFault(f"{self.url}: {error}", retryable=False) from None
         if status != 200:
             shown = raw[:200].decode("utf-8", "replace")
             if key:
