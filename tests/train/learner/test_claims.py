@@ -388,6 +388,16 @@ def test_data_behind_the_end_is_refused(tmp_path: Path) -> None:
         import_gguf(str(path), tmp_path / "out")
 
 
+def test_tensors_that_overlap_are_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf")
+    content, name = bytearray(path.read_bytes()), b"output_norm.weight"
+    place = content.index(name) + len(name) + 4 + 8 + 4  # one dimension, and the type of the values
+    content[place : place + 8] = struct.pack("<Q", 0)  # the offset
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="lies over"):
+        import_gguf(str(path), tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     "text",
     [
