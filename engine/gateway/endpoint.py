@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from rocstar.engine.gateway.dialects import anthropic_messages, chat, completions, generate, responses
-from rocstar.engine.gateway.dialects.events import encode_json
+from rocstar.engine.gateway.dialects.events import encode_json, error_object
 from rocstar.engine.gateway.dialects.fields import Fields, num_unknown_bytes
 from rocstar.engine.gateway.messages import Request, SampledTurn
 from rocstar.engine.gateway.session import Sessions
@@ -26,7 +25,7 @@ from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import parse_bearer_token
 from rocstar.sandbox.http.listening import BACKLOG, Address, bind, listen
 from rocstar.sandbox.http.responses import JSON, HttpResponse, client_gone_response, json_response, send, send_continue
-from rocstar.sandbox.http.routes import HttpRequest, HttpRoute, Routes
+from rocstar.sandbox.http.routes import HttpRequest, HttpRoute, Routes, open_server
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -136,33 +135,26 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """Serve the sessions while the block runs. ValueError for an address in use."""
     gateway = Gateway(sessions, model=model, max_context=max_context)
-    runner = web.ServerRunner(make_server(gateway.answer, access_log=None), shutdown_timeout=1.0)
     with contextlib.ExitStack() as stack:
         listening = bind(address)
         for one in listening:
             stack.callback(one.close)
-        await runner.setup()
-        try:
+        async with open_server(gateway.answer, malformed_response, shutdown_s=1.0) as make_protocol:
             gateway.url = listen(listening)[0]
-            for one in listening:
-                await web.SockSite(runner, one, backlog=BACKLOG).start()
-            yield gateway
-        finally:
-            await runner.cleanup()
+            with contextlib.ExitStack() as servers:
+                for one in listening:
+                    server = await asyncio.get_running_loop().create_server(make_protocol, sock=one, backlog=BACKLOG)
+                    servers.callback(server.close)
+                yield gateway
 
 
 # ---- parts that `rocstar serve` uses, too ----
 
 
-def make_server(answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **options: Any) -> web.Server:
-    """Return a server of this loop, whose requests are `HttpRequest`s. options: of aiohttp's `RequestHandler`."""
-    return web.Server(
-        answer,
-        request_factory=partial(HttpRequest, loop=asyncio.get_running_loop()),
-        handler_cancellation=True,
-        auto_decompress=False,  # a body is counted while it arrives
-        **options,
-    )
+def malformed_response(status: int, why: str) -> web.Response:
+    """Return the error of a request that is not HTTP."""
+    problem = RequestError(why, status=status, kind="not_http" if status < 500 else "")
+    return web.json_response(error_object(problem), status=status)
 
 
 def session_key(request: HttpRequest) -> str:

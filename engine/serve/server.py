@@ -11,19 +11,15 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from aiohttp import web
-
-from rocstar.engine.gateway.dialects.events import error_object
-from rocstar.engine.gateway.endpoint import make_server
+from rocstar.engine.gateway.endpoint import malformed_response
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
 from rocstar.engine.serve.endpoint import Endpoint
 from rocstar.sandbox.http.access_log import make_access_logger
 from rocstar.sandbox.http.drain import StopSignals, wait_until
-from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.listening import Address, bind, listen
-from rocstar.sandbox.http.malformed import protocol_factory
+from rocstar.sandbox.http.routes import open_server
 
 ANY_PORT = Address(hosts=("127.0.0.1",), port=0)
 CLOSE_S = 5.0
@@ -49,28 +45,20 @@ async def open_endpoint(
             stack.callback(one.close)
         async with asyncio.TaskGroup() as tasks:
             endpoint = Endpoint(agent, tasks, options, store=store, note=note)
-            server = make_server(
-                endpoint.answer,
-                access_log=access,
-                access_log_class=make_access_logger(
-                    lambda request: getattr(request, "owner", ""), options.trusted_proxies
-                ),
-            )
-            runner = web.ServerRunner(server, shutdown_timeout=CLOSE_S)
-            await runner.setup()
+            logger = make_access_logger(lambda request: getattr(request, "owner", ""), options.trusted_proxies)
+            log = {"access_log": access, "access_log_class": logger}
             try:
-                endpoint.url = listen(listening)[0]
-                async with endpoint.connections.opened(listening, protocol_factory(server, malformed_response)):
-                    yield endpoint
+                async with open_server(
+                    endpoint.answer, malformed_response, shutdown_s=CLOSE_S, **log
+                ) as make_protocol:
+                    endpoint.url = listen(listening)[0]
+                    try:
+                        async with endpoint.connections.opened(listening, make_protocol):
+                            yield endpoint
+                    finally:
+                        await endpoint.drain(drain_s)
             finally:
-                await endpoint.drain(drain_s)
-                await runner.cleanup()
                 endpoint.close()
-
-
-def malformed_response(status: int, why: str) -> web.Response:
-    refusal = RequestError(why, status=status, kind="not_http" if status < 500 else "")
-    return web.json_response(error_object(refusal), status=status)
 
 
 async def serve_until_signal(endpoint: Endpoint, drain_s: float, note: Callable[[str], None]) -> None:

@@ -30,6 +30,7 @@ from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.types import Attempt, FinishReason, Outcome, Scored, Task, TrajectoryKey
 from tests.engine.serve.conftest import LLAMA, TOKENIZER, call, ready_tool
 from tests.fakes.scripted_policy import Reply, Request, ScriptedPolicy
+from tests.malformed_http import NOT_HTTP, answer_to
 
 KEY = TrajectoryKey(seed=7, step=0, task_id="sum", sibling=0)
 USER = {"role": "user", "content": "2+2?"}
@@ -254,6 +255,13 @@ async def test_a_failure_of_the_engine_fails_the_session() -> None:
         assert client.session.failure is broken
         await client.chat([USER], status=503)
         assert client.session.graph.nodes == []
+
+
+async def test_a_request_that_is_not_http_gets_an_error_of_one_object() -> None:
+    async with opened(make_agent(lambda request: "yes")) as client:
+        port = int(client.gateway.url.rpartition(":")[2])
+        head, body = await answer_to(port, NOT_HTTP)
+    assert head.startswith("HTTP/1.1 400") and json.loads(body)["error"]["code"] == "not_http"
 
 
 async def test_a_key_is_needed_in_one_of_four_places() -> None:
