@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 300.0
 """The limit of one request, with its wait in the teacher's queue."""
 TRIES: Final = 3
 MOST_BYTES: Final = 64 << 20
-"""Of an answer; one has about 100 bytes a token."""
+"""The limit of an answer, which has about 100 bytes a token."""
 MAX_SHOWN: Final = 300
 """Characters of an answer in an error's message."""
 

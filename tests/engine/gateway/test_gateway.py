@@ -261,7 +261,7 @@ async def test_a_request_that_is_not_http_gets_an_error_of_one_object() -> None:
     async with opened(make_agent(lambda request: "yes")) as client:
         port = int(client.gateway.url.rpartition(":")[2])
         head, body = await answer_to(port, NOT_HTTP)
-    assert head.startswith("HTTP/1.1 400") and json.loads(body)["error"]["code"] == "not_http"
+    assert head.split()[1] == "400" and json.loads(body)["error"]["code"] == "not_http"
 
 
 async def test_a_key_is_needed_in_one_of_four_places() -> None:
