@@ -1,4 +1,4 @@
-"""A chart with a row per name: values with their intervals, or bars, on one axis across.
+"""A chart with a row per name: values with their intervals, on one axis across.
 
 A mark's shape, not only its colour, shows its kind. On a phone a row's name has a line of its own.
 """
@@ -12,9 +12,8 @@ from rocstar.engine.charts.drawing import LABEL_CHAR, NARROW, drawing, escape
 MARGIN, FOOT = 12.0, 26
 LINE, GAP = 18, 14
 """Heights of a mark's line, and of the space between two rows."""
-KINDS = (("dot", 0), ("ring", 7), ("diamond", 2), ("bar", 0), ("bar", 7))
+KINDS = (("dot", 0), ("ring", 7), ("diamond", 2))
 """Shape and colour of each kind of mark."""
-BAR, OTHER_BAR = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +133,16 @@ def _mark_line(mark: Mark, x: Callable[[float], float], y: float, width: int, is
             f'<path d="M{low},{y - 4}v8M{low},{y}H{high}M{high},{y - 4}v8" stroke="{color}" '
             'stroke-width="2" fill="none"/>'
         )
-    shape = _shape(mark.kind, x(mark.value), y, x(-math.inf))
+    shape = _shape(mark.kind, x(mark.value), y)
     text = mark.short if is_narrow else mark.text
     style = "tick" if KINDS[mark.kind][0] in ("ring", "diamond") else "label"
     label = f'<text class="{style}" x="{width - MARGIN}" y="{y + 4}" text-anchor="end">{escape(text)}</text>'
     return f"{whiskers}{shape}{label if text else ''}"
 
 
-def _shape(kind: int, x: float, y: float, zero: float = 0.0) -> str:
+def _shape(kind: int, x: float, y: float) -> str:
     shape, number = KINDS[kind]
     color = f"var(--c{number})"
-    if shape == "bar":
-        return f'<rect x="{zero}" y="{y - 8}" width="{x - zero:.1f}" height="17" rx="2" fill="{color}"/>'
     if shape == "diamond":
         return f'<path d="M{x - 5.5},{y}l5.5,-5.5l5.5,5.5l-5.5,5.5z" fill="{color}" stroke="var(--paper)"/>'
     if shape == "ring":

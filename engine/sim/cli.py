@@ -1,32 +1,26 @@
-"""`rocstar sim TRACE` or `rocstar sim --workload NAME`: which policy, which settings, without a GPU."""
+"""`rocstar sim TRACE` or `rocstar sim --workload NAME`: the makespan under each policy, without a GPU."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from rocstar.engine.charts.drawing import Figure
-from rocstar.engine.charts.row_chart import row_chart
 from rocstar.engine.nodes.grants import FILL, PART
 from rocstar.engine.progress.progress import Work, working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.scheduling.policies import POLICIES, PolicyFactory
-from rocstar.engine.sim.advice import Advice, advise
 from rocstar.engine.sim.bound import LowerBound, lower_bound
 from rocstar.engine.sim.cost import MI300X_14B, MI300X_14B_KV_TOKENS, Cluster, CostModel, ReplicaModel
-from rocstar.engine.sim.flight import Flight, SimulationError
+from rocstar.engine.sim.flight import SimulationError
 from rocstar.engine.sim.multi_node import NodeSettings
 from rocstar.engine.sim.simulate import Outcome, simulate
-from rocstar.engine.sim.svg import makespan_bars, occupancy
 from rocstar.engine.sim.traces import load_trace
 from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
 from rocstar.sandbox.bench import table
@@ -37,10 +31,6 @@ HOW_LONG = (
     "All policies on a step of the default size take up to a minute of one core; a terminal shows how far it "
     "is. Fewer --policies, or fewer --tasks on fewer --replicas, take less."
 )
-BARS = "The time of the whole step under each policy, and as a multiple of the lower bound."
-BANDS = "Darker: more of a replica's KV pool is in use."
-PICTURED = 3
-"""Policies whose replicas are drawn over time: ours and the best of the others."""
 
 COLUMNS = {
     "policy": "{.policy}",
@@ -57,20 +47,17 @@ COLUMNS = {
 }
 """Headings of the table, with the format of an `Outcome` in that column."""
 
-PageMaker = Callable[[str, Sequence[Mapping[str, Any]]], str]
-"""Makes a page of a title and sections; rocstar.train has it."""
-
 MOST_REPLICAS = 100_000
 """The maximum number of replicas: each is simulated by itself, and more would exhaust memory."""
 _positive = number_option(1, math.inf, "a number of 1 or more")
 _replicas = number_option(1, MOST_REPLICAS, f"a number of replicas, 1 to {MOST_REPLICAS}")
 
 
-def main(argv: Sequence[str] | None, make_page: PageMaker) -> int:
+def main(argv: Sequence[str] | None) -> int:
     """Run the verb; 0, 1 if a policy never ends the work, 2 for a mistake in the command line."""
     options = build_parser().parse_args(argv)
     try:
-        return _run(options, make_page)
+        return _run(options)
     except (OSError, ValueError) as error:
         print(f"rocstar sim: {format_error(error)}", file=sys.stderr)
         return USAGE_ERROR
@@ -106,29 +93,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--tool-s", type=float, default=0.3, help="median seconds of a tool call in a trace (0.3)")
     add("--seed", type=int, default=0, help="of the generated work, or the drawn tool times (0)")
     add("--cold", action="store_true", help="the scheduler has seen no earlier step")
-    add("--advise", action="store_true", help="also search batch limit, admission and KV budget")
     add("--json", action="store_true", help="print one JSON object")
-    add("--html", type=Path, metavar="OUT", help="write a page with table and plots")
-    add("--svg", type=Path, metavar="OUT", help="write the plots: OUT, and OUT with -occupancy in its name")
     return parser
 
 
-def _check_targets(options: argparse.Namespace) -> None:
-    """Raise ValueError, before minutes of work, if the drawings cannot be written."""
-    for name in ("html", "svg"):
-        file: Path | None = getattr(options, name)
-        if file is None:
-            continue
-        if file.is_dir():
-            raise ValueError(f"--{name} {file} is a folder; give a file")
-        if not file.parent.is_dir():
-            raise ValueError(f"--{name} {file}: there is no folder {file.parent}; make it first")
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
-            raise ValueError(f"--{name} {file} cannot be written; choose another place")
-
-
-def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
-    _check_targets(options)
+def _run(options: argparse.Namespace) -> int:
     known = _load_policies(options.peers)
     names = list(known) if options.policies is None else options.policies.split(",")
     for name in names:
@@ -137,8 +106,6 @@ def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
     policies = {name: known[name] for name in names}
     with StatusLine():
         found = _simulate(options, policies)
-    if found.flights:
-        _draw(options, found, make_page)
     if options.json:
         bound = found.bound
         shown = {
@@ -148,26 +115,21 @@ def _run(options: argparse.Namespace, make_page: PageMaker) -> int:
             "kv_tokens": found.cluster.model.kv_tokens,
             "bound": {"seconds": bound.seconds, "alone_s": bound.alone_s, "work_s": bound.work_s},
             "policies": [o.to_json() for o in found.outcomes],
-            "advice": None if found.advice is None else found.advice.to_json(),
         }
         print(json.dumps(shown))
         return 0
     print("\n".join(found.facts), table(list(COLUMNS), map(_cells, found.ranked)), sep="\n\n")
-    if found.advice is not None:
-        print("", *found.advice.lines(found.cluster), sep="\n")
     return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Results:
-    """The results of the simulations; `flights` only if they are drawn."""
+    """The results of the simulations."""
 
     workload: Workload
     cluster: Cluster
     bound: LowerBound
     outcomes: Sequence[Outcome]
-    flights: Sequence[tuple[str, Flight]]
-    advice: Advice | None
 
     @property
     def ranked(self) -> list[Outcome]:
@@ -214,31 +176,21 @@ def _simulate(options: argparse.Namespace, policies: Mapping[str, PolicyFactory]
     with working("the lower bound"):
         bound = lower_bound(workload, cluster)
     outcomes: list[Outcome] = []
-    flights: list[tuple[str, Flight]] = []
-    drawn = options.html is not None or options.svg is not None
     with working("policies", unit="trajectories") as work:
         for k, policy in enumerate(policies):
             work.what = f"{policy}, policy {k + 1} of {len(policies)}"
-            outcome, flight = simulate(
+            outcome, _ = simulate(
                 workload,
                 cluster,
                 policy,
                 history=history,
                 bound=bound,
-                record=drawn,
                 two_levels=levels,
                 policies=policies,
                 on_left=partial(_count, work, k, len(policies)),
             )
             outcomes.append(outcome)
-            if drawn:
-                flights.append((policy, flight))
-    advice = None
-    if options.advise:
-        with working("settings") as work:
-            begin = partial(setattr, work, "what")
-            advice = advise(workload, cluster, outcomes, history, begin, policies)
-    return _Results(workload=workload, cluster=cluster, bound=bound, outcomes=outcomes, flights=flights, advice=advice)
+    return _Results(workload=workload, cluster=cluster, bound=bound, outcomes=outcomes)
 
 
 def _count(work: Work, run: int, runs: int, left: int, total: int) -> None:
@@ -294,24 +246,3 @@ def load_cost(path: Path) -> CostModel:
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:
     return tuple(form.format(outcome) for form in COLUMNS.values())
-
-
-def _draw(options: argparse.Namespace, found: _Results, make_page: PageMaker) -> None:
-    workload = found.workload
-    chosen = sorted(found.ranked, key=lambda o: o.policy != "predictive")[:PICTURED]
-    bars = partial(row_chart, makespan_bars(f"Makespan of one step, {workload.name}", found.ranked))
-    drawn = [(o.policy, dict(found.flights)[o.policy]) for o in chosen]
-    bands = partial(occupancy, drawn, "KV in use, one row per replica, over time")
-    if options.svg is not None:
-        options.svg.write_text(bars(standalone=True), encoding="utf-8")
-        second = options.svg.with_stem(options.svg.stem + "-occupancy")
-        second.write_text(bands(standalone=True), encoding="utf-8")
-    if options.html is not None:
-        lines = [*found.facts, *(found.advice.lines(found.cluster) if found.advice is not None else [])]
-        figures = [Figure(one, caption, is_wide=True) for one, caption in ((bars, BARS), (bands, BANDS))]
-        rows = [_cells(o) for o in found.ranked]
-        sections: Sequence[Mapping[str, Any]] = [
-            {"notes": lines, "table": {"head": tuple(COLUMNS), "rows": rows}},
-            {"figures": [one.as_json() for one in figures]},
-        ]
-        options.html.write_text(make_page(f"rocstar sim: {workload.name}", sections), encoding="utf-8")

@@ -49,15 +49,6 @@ class SimulatedTrajectory:
     left_s: float | None = None
 
 
-@dataclass(slots=True)
-class FlightSample:
-    """One replica at a boundary between forwards."""
-
-    at_s: float
-    replica: int
-    used_tokens: int
-
-
 @dataclass(slots=True, kw_only=True)
 class Flight:
     """One run of a workload through a scheduler. `run` once; then read the fields."""
@@ -69,13 +60,10 @@ class Flight:
     """Seconds between two load reports of a replica."""
     goes_on: bool = False
     """The scheduler has run an earlier step on this cluster and keeps its replicas and statistics."""
-    record: bool = False
-    """Keep a sample of every boundary."""
     on_left: Callable[[int, int], None] | None = None
     """Called with how many trajectories have left, of how many: progress."""
     replicas: list[SimulatedReplica] = field(init=False)
     seats: list[SimulatedTrajectory] = field(init=False)
-    samples: list[FlightSample] = field(init=False, default_factory=list)
     makespan_s: float = field(init=False, default=0.0)
     migrations: int = field(init=False, default=0)
     tool_wait_s: float = field(init=False, default=0.0)
@@ -175,8 +163,6 @@ class Flight:
             self._tell(events.Preempted(traj=seat.work.traj, context_tokens=request.context + request.produced), now)
         if moving:
             self._schedule(replica)
-        if self.record:
-            self.samples.append(FlightSample(now, replica.index, replica.pool.used))
 
     def _schedule(self, replica: SimulatedReplica) -> None:
         assert replica.until_s is not None

@@ -1,4 +1,4 @@
-"""Simulate one policy on one workload, for the command line, the tuner and the benchmark."""
+"""Simulate one policy on one workload, for the command line and the benchmarks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,6 @@ def simulate(
     *,
     history: Workload | None = None,
     bound: LowerBound | None = None,
-    record: bool = False,
     two_levels: NodeSettings | None = None,
     policies: Mapping[str, PolicyFactory] = POLICIES,
     on_left: Callable[[int, int], None] | None = None,
@@ -134,7 +133,6 @@ def simulate(
         cluster=cluster,
         scheduler=scheduler,
         goes_on=history is not None,
-        record=record,
         on_left=left_behind(before),
     ).run()
     return outcome(flight, policy, bound or lower_bound(workload, cluster)), flight

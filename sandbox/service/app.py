@@ -31,7 +31,6 @@ from rocstar.sandbox.service.admission import Admission, ReadinessProbe
 from rocstar.sandbox.service.dialects.code_judge import CodeJudge, JudgeOptions
 from rocstar.sandbox.service.dialects.native import Native
 from rocstar.sandbox.service.dialects.sandbox_fusion import SandboxFusion
-from rocstar.sandbox.service.dialects.verl_tool import VerlTool
 from rocstar.sandbox.service.idempotency import IdempotencyStore
 from rocstar.sandbox.service.metrics import ServiceMetrics
 from rocstar.sandbox.service.results import failure_response
@@ -128,9 +127,8 @@ class Service:
         native = Native(admission, self.sessions, self.keys, service_limits, bodies, write_s)
         judge = CodeJudge(admission, service_limits, options.judge, bodies, self.num_workers)
         fusion = SandboxFusion(admission, self._sandbox, service_limits, bodies)
-        tools = VerlTool(admission, service_limits, bodies)
         return [
-            *(*native.routes(), *judge.routes(), *fusion.routes(), *tools.routes()),
+            *(*native.routes(), *judge.routes(), *fusion.routes()),
             HttpRoute("GET", "/ping", self.ping),
             HttpRoute("GET", "/v1/ping", self.ping),
             HttpRoute("GET", "/healthz", self.healthz),

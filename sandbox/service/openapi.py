@@ -32,7 +32,6 @@ from rocstar.sandbox.service.dialects.native import (
     native_bodies,
 )
 from rocstar.sandbox.service.dialects.sandbox_fusion import CodeAnswer, NotebookAnswer, fusion_bodies
-from rocstar.sandbox.service.dialects.verl_tool import Observations, ToolServerHealth, actions_model
 from rocstar.sandbox.service.results import Failure, Result
 from rocstar.sandbox.service.validation import BodyModel, ServiceLimits
 
@@ -78,7 +77,7 @@ ANSWERS: tuple[Any, ...] = (
     *(Result, Failure, Outcomes, OutcomeLine, SessionId),
     *(SessionList, SessionFiles),
     *(RunAnswer, RunAnswers, JudgeAnswer, JudgeAnswers, QueueStatus),
-    *(CodeAnswer, NotebookAnswer, Observations, ToolServerHealth),
+    *(CodeAnswer, NotebookAnswer),
     *(HealthBody, ReadyBody, ServiceErrorBody, FieldErrorsBody),
 )
 
@@ -90,7 +89,6 @@ def body_models(service_limits: ServiceLimits) -> list[BodyModel[Any]]:
         *(native.run, native.batch, native.session, native.cell),
         *judge_bodies(service_limits),
         *fusion_bodies(service_limits),
-        actions_model(service_limits),
     ]
 
 

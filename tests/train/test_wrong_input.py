@@ -104,7 +104,6 @@ def test_a_path_that_is_no_use_is_one_message(
             ["train", "quickstart", "--rl.lr=inf", "--dry-run"],
             "rocstar: --rl.lr=inf: rl.lr = inf is not a finite number",
         ),
-        (["sim", "--workload", "paper", "--html", "x/y"], "--html x/y: there is no folder x; make it first"),
     ],
 )
 def test_a_slip_is_told_with_what_was_meant(

@@ -9,7 +9,6 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 from rocstar.sandbox.command_line import USAGE_ERROR, CommandParser, parse_or_exit
 from rocstar.sandbox.extras import missing_extra_message, shell_command
@@ -87,12 +86,7 @@ def _run_own(name: str, *arguments: str) -> int:
     message = missing_extra_message(f"rocstar {name}", extra) if extra else ""
     if message and not {"-h", "--help"} & set(arguments):
         raise ConfigError(message)
-    run = importlib.import_module(module).main
-    if name == "sim":  # rocstar.engine imports nothing of rocstar.train
-        from rocstar.train.reading.view.document import article_page
-
-        run = partial(run, make_page=article_page)
-    return int(run(list(arguments)))
+    return int(importlib.import_module(module).main(list(arguments)))
 
 
 OWN_PARSERS: dict[str, tuple[str, str, str]] = {

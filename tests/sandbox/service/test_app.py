@@ -29,7 +29,7 @@ SUBMISSION = {"type": "python", "solution": "x"}
 CODE_RUN = {"code": "x", "language": "python"}
 
 
-@pytest.mark.parametrize("path", ["/v1/run", "/judge/long-batch", "/run_code", "/get_observation"])
+@pytest.mark.parametrize("path", ["/v1/run", "/judge/long-batch", "/run_code"])
 async def test_a_token_is_needed_where_one_is_set(serve: Any, path: str) -> None:
     fake = FakeSandbox({}, otherwise=ok())
     async with serve(fake, token=TOKEN) as service:
@@ -168,18 +168,11 @@ def lengths(path: str, answer: Any) -> list[int]:
     """The length of each output of an answer."""
     if path == "/v1/batch":
         return [len(result["value"]) for result in answer["results"]]
-    if path == "/run_jupyter":
-        return [len(cell["stdout"]) for cell in answer["cells"]]
-    return [len(text) - len("\n<result>\n" + "\n</result>\n") for text in answer["observations"]]
+    return [len(cell["stdout"]) for cell in answer["cells"]]
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/batch", {"requests": [PROGRAM] * 5}),
-        ("/get_observation", {"trajectory_ids": ["1"] * 5, "actions": ["<python>x</python>"] * 5}),
-        ("/run_jupyter", {"cells": ["x"] * 5}),
-    ],
+    ("path", "body"), [("/v1/batch", {"requests": [PROGRAM] * 5}), ("/run_jupyter", {"cells": ["x"] * 5})]
 )
 async def test_of_many_outputs_in_one_answer_those_beyond_what_may_be_held_are_heads(
     serve: Any, path: str, body: Any
@@ -457,7 +450,6 @@ QUEUED = "'reason': 'queue_timeout'"
         ("/run/batch", {"submissions": [SUBMISSION]}, 200, QUEUED),
         ("/run_code", CODE_RUN, 504, "'status': 'SandboxError'"),
         ("/run_jupyter", {"cells": ["x"]}, 504, "'status': 'SandboxError'"),
-        ("/get_observation", {"trajectory_ids": ["1"], "actions": ["<python>x</python>"]}, 503, RETRY),
     ],
 )
 async def test_what_a_service_that_ends_does_not_run_can_be_asked_of_the_next(

@@ -15,7 +15,6 @@ from rocstar.sandbox.service.app import error_response
 from rocstar.sandbox.service.dialects.code_judge import JudgeOptions, decode_submission, decode_submissions
 from rocstar.sandbox.service.dialects.native import BatchCall, decode_batch, decode_cell, decode_run, decode_session
 from rocstar.sandbox.service.dialects.sandbox_fusion import decode_run_code, decode_run_jupyter
-from rocstar.sandbox.service.dialects.verl_tool import decode_actions
 from rocstar.sandbox.service.openapi import body_models
 from rocstar.sandbox.service.validation import SCRIPT_END, BodyModel, ServiceLimits, find_field_errors, parse_json
 from rocstar.sandbox.types import ExecRequest, Limits
@@ -31,7 +30,6 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "/run/batch": partial(decode_submissions, **JUDGED),
     "/run_code": partial(decode_run_code, service_limits=RULES),
     "/run_jupyter": partial(decode_run_jupyter, service_limits=RULES),
-    "/get_observation": partial(decode_actions, service_limits=RULES, owner="a"),
 }
 
 NAMES = st.sampled_from(

@@ -121,7 +121,6 @@ def test_a_hostile_body_has_the_same_verdict(processes: DecodePool, thread: Thre
         ("/v1/run", {"code": "1", "files": {"a/b": "aGlp" * LONG_TEXT_CHARS}, "fetch_files": ["a"]}),
         ("/v1/sessions/x/run", {"code": "1" * LONG_TEXT_CHARS, "wall_s": 1.5, "files": {"a": "aGk="}}),
         ("/run_jupyter", {"cells": ["1", "2" * LONG_TEXT_CHARS], "files": {"a": "aGk="}}),
-        ("/get_observation", {"trajectory_ids": ["a"], "actions": [f"<python>{'1' * 5000}</python>"]}),
         ("/run/batch", {"submissions": [{"type": "python", "solution": "1", "sub_id": "a"}]}),
     ],
 )

@@ -13,7 +13,6 @@ from rocstar.sandbox.http.bodies import LoopYielder
 from rocstar.sandbox.http.responses import LARGE_BYTES, encode_in_chunks, fill_list, to_json
 from rocstar.sandbox.service.dialects.native import Outcomes
 from rocstar.sandbox.service.dialects.sandbox_fusion import CellAnswer, CellFault, Command, NotebookAnswer
-from rocstar.sandbox.service.dialects.verl_tool import InvalidAction, Observations
 from rocstar.sandbox.service.results import Failure, FailureFields
 from rocstar.sandbox.types import Display, ExecResult, Status
 from tests.fakes.sandbox import FakeSandbox, ok
@@ -56,13 +55,7 @@ NOTEBOOKS = st.builds(
     st.lists(CELLS, max_size=3),
     TEXTS,
 )
-OBSERVATIONS = st.builds(
-    lambda texts: Observations(
-        observations=[*texts, InvalidAction("none")], dones=[True], valids=[False], processing_time_ms=0.25
-    ),
-    st.lists(TEXTS, max_size=3),
-)
-ANSWERS = st.one_of(RESULTS, FAILURES, NOTEBOOKS, OBSERVATIONS, RESULTS.map(lambda one: {"result": one}))
+ANSWERS = st.one_of(RESULTS, FAILURES, NOTEBOOKS, RESULTS.map(lambda one: {"result": one}))
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +101,6 @@ ASKED = {
     "/v1/batch": {"requests": [{"code": "a"}, {"code": 1}]},
     "/run/batch": {"sub_id": "all", "submissions": [{"type": "python", "solution": "a", "sub_id": "1"}]},
     "/run_code": {"code": "a", "language": "python"},
-    "/get_observation": {"trajectory_ids": ["1"], "actions": ["<python>a</python>"]},
 }
 
 
