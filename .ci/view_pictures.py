@@ -51,7 +51,6 @@ def pages(reader: RunReader, runs: list[str], steps: list[int]) -> dict[str, str
         "group": f"#/group?{group}",
         "siblings": f"#/group?{group}&beside=0,1",
         "task": f"#/task?run={run}&task={row['task']}",
-        "times": f"#/timeline?run={run}&step={row['step']}",
         "evaluation": f"#/evaluation?run={run}&step={steps[-1]}",
         "evaluations": f"#/paired?a={run}:{steps[0]}&b={run}:{steps[-1]}",
         "comparison": "#/overlay?" + "&".join(f"run={name}" for name in runs),

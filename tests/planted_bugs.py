@@ -416,7 +416,6 @@ BUGS = [
     Bug("run_facts.progress_of", '"" if _STEP.match(last) else last', "last", "view/test_run_facts.py::test_the_work_after_the_last_step_is_named"),
     Bug("manifest.ConsoleLog.__enter__", "without_secrets(self._argv)", "self._argv", "view/test_run_facts.py::test_a_run_says_why_it_ended_and_its_log_has_no_secrets"),
     Bug("viewed_run._without_secrets", '"Z started: " in line', "False", "view/test_run_facts.py::test_a_run_says_why_it_ended_and_its_log_has_no_secrets"),
-    Bug("timeline._last_to_end", "np.argsort(-ends, kind='stable')", "np.argsort(ends, kind='stable')", "view/test_timeline.py::test_a_step_shows_those_that_ended_last"),
     Bug("token_classes.split_turns", "before.origin is Origin.tool", "before.origin is not Origin.policy and before.start > 0", "analysis/test_token_classes.py::test_a_turn_that_answers_the_user_is_no_turn_behind_a_tool"),
     Bug("correct", "ratio_T.clamp(max=cap)", "ratio_T", "test_off_policy.py"),
     Bug("Cispo.__call__", "tokens.logprobs_T.detach()", "tokens.logprobs_T", "algorithm/test_losses.py::test_value_and_gradient_are_those_of_the_oracle[cispo-0]"),

@@ -252,8 +252,6 @@ def export_page(
         kept.keep_groups(rows)
         for task in dict.fromkeys(row["task"] for row in rows):
             kept.ask("task", {**mine, "task": task}, partial(reader.task, run, task=int(task, 16)))
-        for step in dict.fromkeys(row["step"] for row in rows):
-            kept.ask("timeline", {**mine, "step": step}, partial(reader.timeline, run, step))
     for place, _ in shown:
         kept.keep_tokens(collection, place)
     kept.keep_run_tabs()

@@ -22,7 +22,6 @@ from rocstar.train.reading.view.evaluation_page import compare_page, evaluation_
 from rocstar.train.reading.view.group_page import group, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.run_facts import differing_fields, head_facts, metrics_of, summary, tiles_of
-from rocstar.train.reading.view.timeline import timeline_of_step, trajectory_timeline
 from rocstar.train.reading.view.trajectory_filter import filter_trajectories, sample_listing, search
 from rocstar.train.reading.view.viewed_run import STEPS, ViewedRun
 from rocstar.train.recipe.load import flat_fields
@@ -137,7 +136,6 @@ class RunReader:
         is_step = collection == STEPS and bool(run.config())
         has_model = run.path.is_dir() and complete_checkpoints(run.path)
         start = f"{listing.files[listing.rows['file'][at]]}:{row}"
-        timeline = trajectory_timeline(record)
         return {
             **conversation(record),
             "listed": {**listing.row_as_json(at), **row_texts(record)},
@@ -148,7 +146,6 @@ class RunReader:
             "replay": shell_command("replay", run.path, "--step", record.get("step")) if is_step else None,
             # From the end of this trajectory; @TURN after it starts before that turn.
             "chat": shell_command("chat", run.path if has_model else "MODEL", "--from", start),
-            "timeline": None if timeline is None else timeline.as_json(),
         }
 
     def tokens(self, name: str, collection: str, stem: str, row: int, *, start: int, stop: int) -> dict[str, Any]:
@@ -180,10 +177,6 @@ class RunReader:
         found = families(self._listing(name, STEPS))
         chart = families_drawing(found)
         return {"families": found, "drawing": None if chart is None else chart.as_json()}
-
-    def timeline(self, name: str, step: int) -> dict[str, Any]:
-        """Return the timeline of a step."""
-        return timeline_of_step(self._listing(name, STEPS), step, reveal=self._reveal)
 
     def group(self, name: str, *, step: int, task: int) -> dict[str, Any]:
         """Return the trajectories of a group."""

@@ -193,7 +193,6 @@ class PageServer:
             "group": lambda r: reader.group(_run(r), step=_number(r, "step"), task=_number(r, "task", base=16)),
             "alarms": lambda r: reader.alarms(_run(r)),
             "families": lambda r: reader.families(_run(r)),
-            "timeline": lambda r: reader.timeline(_run(r), _number(r, "step")),
             "task": lambda r: reader.task(_run(r), task=_number(r, "task", base=16)),
             "evaluation": lambda r: reader.evaluation(_run(r), r.query.get("step", "")),
             "grid": lambda r: reader.grid(_run(r), r.query.get("step", ""), r.query.get("set", "")),

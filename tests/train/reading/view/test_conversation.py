@@ -167,3 +167,18 @@ def test_texts_of_tokens_come_from_the_last_checkpoint(tmp_path: Path) -> None:
         if step != "step_3":
             (folder / "COMPLETE").touch()
     assert texts([1, 0, 1]) == ["b", "a", "b"]
+
+
+def test_turns_calls_and_the_trajectory_have_their_times(viewed: Path) -> None:
+    record = next(iter(read_folder(viewed / "trajectories")))  # two calls
+    told = conversation(record)
+    assert told["turns"][0]["written"] == [0.5, 1.5] and told["turns"][0]["ran"] == [0.5]
+    assert told["times"]["writing_s"] == 3.0 and told["times"]["tools_s"] == 1.0
+
+
+def test_a_record_without_times_has_none(viewed: Path) -> None:
+    record = {**next(iter(read_folder(viewed / "trajectories")))}
+    del record["times"]
+    told = conversation(record)
+    assert told["times"] is None
+    assert told["turns"][0]["written"] is None and told["turns"][0]["ran"] == []

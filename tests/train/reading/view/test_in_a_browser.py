@@ -259,17 +259,10 @@ def test_a_token_is_shaded_by_what_the_learner_made_of_it(page: Page, served: Se
     expect(page.locator("option[value=clip]")).to_be_disabled()
 
 
-def test_times_of_a_trajectory_lead_to_the_timeline_of_its_step(page: Page, served: ServedPage) -> None:
+def test_turns_and_calls_have_their_times(page: Page, served: ServedPage) -> None:
     page.goto(served.address + "#/trajectory?run=plain&file=step_000002&row=0")
     expect(page.locator("[data-turn='1'] .who").first).to_contain_text("turn 1: policy · 1.0 s")
     expect(page.locator("[data-turn='1'] .callhead")).to_contain_text("500 ms")
-    page.locator("#times summary").click()
-    expect(page.locator("#times .screen rect").first).to_be_visible()
-    page.get_by_role("link", name="timeline of its step").click()
-    expect(page.locator("h1")).to_contain_text("Step 2 timeline")
-    expect(page.locator("main table tbody tr")).to_have_count(12)
-    page.keyboard.press("]")
-    expect(page.locator("h1")).to_contain_text("Step 3")
 
 
 def test_a_turn_shows_the_command_that_begins_before_it(page: Page, served: ServedPage) -> None:
@@ -613,7 +606,7 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
     group = page.locator(".rows .row .of-decision a").first.get_attribute("href") or ""
     places = [run.format(page=name) for name in ("run", "list", "evaluation")]
     places += ["#/paired?a=hostile:1&b=hostile:1", group + "&beside=0,1", group.replace("group", "task")]
-    places += ["#/", trajectory, trajectory + "&tab=tokens", run.format(page="timeline") + "&step=1"]
+    places += ["#/", trajectory, trajectory + "&tab=tokens"]
     places += [
         run.format(page="list") + "&text=script",
         run.format(page="list") + "&text=<img src=x onerror=broken=1>",
@@ -652,7 +645,6 @@ PAGES = (
     "#/trajectory?run=plain&file=step_000001&row=0&tab=tokens",
     "#/paired?a=plain:1&b=plain:2",
     "#/run?run=sick",
-    "#/timeline?run=plain&step=1",
     "#/group?run=plain&step=1&task={task}",
     "#/task?run=plain&task={task}",
 )

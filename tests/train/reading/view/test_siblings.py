@@ -45,7 +45,7 @@ def test_a_group_without_a_signal_had_no_draw(reader: RunReader) -> None:
 
 @pytest.mark.parametrize("reveal", [False, True])
 def test_rows_have_question_and_answers_unless_they_are_withheld(viewed: Path, reveal: bool) -> None:
-    """In the list, a group, the timeline and over the steps."""
+    """In the list, a group and over the steps."""
     reader = RunReader(RunIndex([viewed]).runs, reveal=reveal)
     for name, texts in (
         ("gcd-1", {"question": "gcd of 84 and 36?", "answer": "12", "given": "0"}),
@@ -55,12 +55,11 @@ def test_rows_have_question_and_answers_unless_they_are_withheld(viewed: Path, r
         rows = [
             reader.rows("made", "steps", words=name, sort="sibling", start=0, num=1)["rows"][0],
             reader.group("made", step=1, task=task)["siblings"][0],
-            next(one for one in reader.timeline("made", 1)["rows"] if (one["name"], one["sibling"]) == (name, 0)),
             reader.task("made", task=task)["listed"],
         ]
         assert [{key: row[key] for key in ("question", "answer", "given") if key in row} for row in rows] == [
             texts
-        ] * 4
+        ] * 3
 
 
 def test_a_group_whose_records_are_damaged_has_no_texts(viewed: Path, tmp_path: Path) -> None:

@@ -120,8 +120,6 @@ MISTAKES = (
     ("tokens?run=made&file=step_000001&row=9", 403, "asks that it is not shown"),
     ("strip?run=made&file=step_000001&row=9", 403, "asks that it is not shown"),
     ("group?run=made&step=9&task=ff", 404, "no group"),
-    ("timeline?run=made&step=9", 404, "no records of a step 9"),
-    ("timeline?run=made&step=x", 400, "step='x' is no number"),
     ("evaluation?run=made&step=1", 404, "no finished evaluation"),
     ("search?run=made&text=", 400, "1 to 200 characters"),
     ("nothing", 404, ""),

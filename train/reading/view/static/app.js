@@ -14,10 +14,9 @@ import * as paired from "./page_paired.js";
 import * as run from "./page_run.js";
 import * as runs from "./page_runs.js";
 import * as task from "./page_task.js";
-import * as timeline from "./page_timeline.js";
 import * as trajectory from "./page_trajectory.js";
 
-const PAGES = { article, runs, run, list, trajectory, group, task, evaluation, paired, overlay, timeline };
+const PAGES = { article, runs, run, list, trajectory, group, task, evaluation, paired, overlay };
 const HOME = kept?.home ?? "run"; // the page of a run itself
 const main = document.getElementById("main");
 const news = new Set();

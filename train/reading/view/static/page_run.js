@@ -160,9 +160,7 @@ function consoleLog(body, listed) {
 
 async function groupsOf(name, run, listed) {
   const groups = run.trajectories && has("groups", { run: name }) ? await listed("groups") : null;
-  const step = groups?.step;
-  return [step !== undefined && has("timeline", { run: name, step }) && h("p", {}, h("a", { href: address("timeline", { run: name, step }) }, `timeline of step ${step}`)),
-    charts(run, "groups"), groups?.drawing && h("div", { class: "charts" }, figure(groups.drawing))];
+  return [charts(run, "groups"), groups?.drawing && h("div", { class: "charts" }, figure(groups.drawing))];
 }
 
 function familiesOf(name, { families = [], drawing }) {

@@ -1,7 +1,7 @@
 // One trajectory: its question and answers, the conversation turn by turn, or its tokens.
 
 import { address, ask } from "./api.js";
-import { figure, fill, h, number, seconds, signed, words } from "./dom.js";
+import { fill, h, number, seconds, signed, words } from "./dom.js";
 import { has, isAnswered, kept } from "./kept.js";
 import { listParams } from "./page_list.js";
 import { answer, DECISIONS, decisionChip, titleOf, verdictChip } from "./row_parts.js";
@@ -105,9 +105,6 @@ class TrajectoryPage {
     return h("div", { class: "folds" },
       h("details", { class: "fold" }, h("summary", {}, "prompt"), longText(told.prompt, { policy: true })),
       h("details", { class: "fold" }, h("summary", {}, "facts"), facts(told)),
-      told.timeline && h("details", { class: "fold", id: "times" }, h("summary", {}, `times: ${seconds(told.times.seconds)}`),
-        h("div", { class: "charts" }, figure(told.timeline)),
-        !place.of && isAnswered("timeline") && h("p", {}, h("a", { href: address("timeline", { run: place.run, step: told.listed.step }) }, "timeline of its step"))),
       h("details", { class: "fold" }, h("summary", {}, "commands"),
         told.replay && h("p", {}, h("span", { class: "soft" }, "compute the loss of this step again: "), h("code", { class: "replay" }, told.replay)),
         h("p", {}, h("span", { class: "soft" }, "continue from its end: "), h("code", { class: "replay", id: "try" }, told.chat))));
