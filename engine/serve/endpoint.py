@@ -39,7 +39,7 @@ from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.conversation_manager import ConversationManager, ServeMetrics, ServeOptions
 from rocstar.engine.serve.conversation_store import ConversationStore
-from rocstar.engine.serve.openapi import HEADERS, HTML, build_document, render_page
+from rocstar.engine.serve.openapi import build_document
 from rocstar.engine.serve.request_builder import RequestBuilder, check_model
 from rocstar.engine.serve.request_reader import R, RequestReader, limits_for_tokenizer
 from rocstar.engine.serve.requests import (
@@ -74,7 +74,7 @@ MAX_HELD_BODIES = 16
 
 OWN_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 """Paths of dialects whose requests outside a session are conversations of the agent."""
-OPEN_PATHS = frozenset(("/health", "/healthz", "/readyz", "/", "/docs", "/openapi.json"))
+OPEN_PATHS = frozenset(("/health", "/healthz", "/readyz", "/openapi.json"))
 """Paths without authentication: they return nothing about conversations."""
 
 
@@ -150,8 +150,6 @@ class Endpoint:
         yield HttpRoute("GET", "/healthz", self.alive)
         yield HttpRoute("GET", "/metrics", self.show_metrics)
         yield HttpRoute("GET", "/openapi.json", self.description)
-        yield HttpRoute("GET", "/", self.front_page)
-        yield HttpRoute("GET", "/docs", self.docs)
 
     def _authenticate(self, request: HttpRequest) -> str | None:
         """Return the owner of a request, or None for an open path. Raises RequestError."""
@@ -402,15 +400,6 @@ class Endpoint:
     async def description(self, request: HttpRequest) -> web.Response:
         """/openapi.json."""
         return json_response(build_document(needs_token=bool(self.options.owners)))
-
-    async def front_page(self, request: HttpRequest) -> web.Response:
-        """/: the HTML page."""
-        text = render_page(request.host, needs_token=bool(self.options.owners))
-        return web.Response(text=text, content_type=HTML, headers=HEADERS)
-
-    async def docs(self, request: HttpRequest) -> web.Response:
-        """/docs: where other servers have their page."""
-        return web.Response(status=302, headers={"Location": "/"})
 
     def _gauges(self) -> dict[str, float]:
         load = self.agent.inference.load()

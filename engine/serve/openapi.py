@@ -1,4 +1,4 @@
-"""The OpenAPI description of the endpoint, for /openapi.json and the page at `/`.
+"""The OpenAPI description of the endpoint, for /openapi.json.
 
 routes.toml has an entry per route of the router; a test compares them and sends every example.
 """
@@ -14,17 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rocstar.engine.serve.requests import MODELS
-from rocstar.sandbox.http.openapi import (
-    RouteInfo,
-    build_openapi,
-    build_operation,
-    json_content,
-    page_headers,
-    render_html,
-    render_section,
-)
+from rocstar.sandbox.http.openapi import RouteInfo, build_openapi, build_operation, json_content
 
-EVENTS, HTML = "text/event-stream", "text/html"
+EVENTS = "text/event-stream"
 SCHEMAS = json.loads(Path(__file__).with_name("schemas.json").read_text(encoding="utf-8"))
 """The schemas of all bodies by name; tests compare them with the models of requests, and with responses."""
 
@@ -50,7 +42,7 @@ class ServedRoute(RouteInfo):
 
 _ENTRIES = tomllib.loads(Path(__file__).with_name("routes.toml").read_text(encoding="utf-8"))
 TAGS = tuple(_ENTRIES)
-"""The sections of the page."""
+"""The sections of the description."""
 
 
 def _routes(tag: str, *, route: str, prefixes: Sequence[str] = ("",), **fields: Any) -> list[ServedRoute]:
@@ -97,13 +89,3 @@ def _response(route: ServedRoute) -> dict[str, Any]:
         event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
         content[EVENTS] = {"schema": event | {"description": about}}
     return {"description": "done", "content": content}
-
-
-HEADERS = page_headers()
-
-
-def render_page(host: str, *, needs_token: bool) -> str:
-    """Return the page. host: the Host header, which the client chooses."""
-    sections = (render_section(tag, ROUTES, host, needs_token=needs_token) for tag in TAGS)
-    intro = f"This server has OpenAI's API; its models are {' and '.join(MODELS)}."
-    return render_html("rocstar serve", intro, "".join(sections), needs_token=needs_token)

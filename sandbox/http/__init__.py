@@ -2,6 +2,6 @@
 
     socket (listening.py) --> connections.py --> guard.py --> bodies.py --> handler --> responses.py
 
-`errors.py` has the errors of requests, `routes.py` the routing, `openapi.py` the description of the routes
-and the page at `/`, `metrics.py` the Prometheus metrics, `drain.py` the shutdown.
+`errors.py` has the errors of requests, `routes.py` the routing, `openapi.py` the description of the routes,
+`metrics.py` the Prometheus metrics, `drain.py` the shutdown.
 """

@@ -1,24 +1,12 @@
-"""The OpenAPI description of a server's routes, and the page at `/` that lists them.
+"""The OpenAPI description of a server's routes."""
 
-The page loads nothing from elsewhere. Its Content-Security-Policy allows its own style and script by their
-hashes, and nothing else.
-"""
-
-import base64
-import hashlib
-import json
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
-from pathlib import Path
 from typing import Any, TypeVar
 
 from rocstar.sandbox.http.responses import JSON
 
 REF = "#/components/schemas/{name}"
-
-STYLE, PAGE = (Path(__file__).with_name(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "html"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +14,7 @@ class RouteInfo:
     """The description of a route; a server adds its bodies.
 
     Attributes:
-        tag: The section of the page.
+        tag: The section of the description.
         example: A body, or None.
         content: The content type of the response with status 200.
         open: The route needs no token.
@@ -90,48 +78,3 @@ def build_openapi(
         "paths": paths,
         "components": components,
     }
-
-
-def _source_hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def page_headers(script: str = "") -> dict[str, str]:
-    """Return the headers of the page, whose policy allows this script alone."""
-    scripts = f"script-src {_source_hash(script)}; connect-src 'self'; " if script else ""
-    return {
-        "Content-Security-Policy": (
-            f"default-src 'none'; {scripts}style-src {_source_hash(STYLE)}; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        ),
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-store",
-    }
-
-
-def render_html(title: str, intro: str, main: str, *, needs_token: bool, script: str = "") -> str:
-    """Return the page. `intro` and `main` are HTML."""
-    access = "It needs a token." if needs_token else "It accepts requests from this machine, without a token."
-    script = f"<script>{script}</script>" if script else ""
-    return PAGE.format(title=title, style=STYLE, intro=intro, access=access, main=main, script=script)
-
-
-def render_section(
-    tag: str, routes: Iterable[RouteInfo], host: str, *, needs_token: bool, max_examples: int | None = None
-) -> str:
-    """Return the examples and the table of a tag. `host`: the Host header, which the client chooses."""
-    routes = [route for route in routes if route.tag == tag]
-    rows = "".join(
-        f"<tr><td><code>{escape(route.method)} {escape(route.path)}</code></td><td>{escape(route.summary)}</td></tr>\n"
-        for route in routes
-    )
-    examples = [route for route in routes if route.example is not None][:max_examples]
-    shown = "".join(f"<pre>{escape(curl(one, host, needs_token=needs_token))}</pre>\n" for one in examples)
-    return f'<h2>{escape(tag)}</h2>\n{shown}<div class="wide"><table>{rows}</table></div>\n'
-
-
-def curl(route: RouteInfo, host: str, *, needs_token: bool) -> str:
-    """Return the shell command that sends the example of a route."""
-    words = ["curl", "-s", f"http://{host}{route.path}", "-d", json.dumps(route.example)]
-    return shlex.join(words) + (' -H "Authorization: Bearer $TOKEN"' if needs_token else "")

@@ -80,7 +80,7 @@ async def open_server(
 
 
 Handler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
-OPEN_PATHS = frozenset(("/healthz", "/readyz", "/ping", "/", "/docs", "/openapi.json"))
+OPEN_PATHS = frozenset(("/healthz", "/readyz", "/ping", "/openapi.json"))
 """The paths without authentication: they return nothing about programs, and a browser that opens a page sends
 no token."""
 

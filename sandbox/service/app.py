@@ -135,8 +135,6 @@ class Service:
             HttpRoute("GET", "/readyz", self.readyz),
             HttpRoute("GET", "/metrics", self.show_metrics),
             HttpRoute("GET", "/openapi.json", self.show_document),
-            HttpRoute("GET", "/", self.show_page),
-            HttpRoute("GET", "/docs", self.point_to_page),
         ]
 
     @asynccontextmanager
@@ -256,14 +254,6 @@ class Service:
 
     async def show_document(self, request: HttpRequest) -> web.Response:
         return responses.json_response(openapi.build_document(self.options.service_limits))
-
-    async def show_page(self, request: HttpRequest) -> web.Response:
-        options = self.options
-        text = openapi.render_page(request.host, options.service_limits.flavours, needs_token=bool(options.owners))
-        return web.Response(text=text, content_type="text/html", headers=openapi.HEADERS)
-
-    async def point_to_page(self, request: HttpRequest) -> web.Response:
-        return web.Response(status=302, headers={"Location": "./"})
 
 
 def backend_stats(sandbox: object) -> dict[str, float]:

@@ -1,12 +1,11 @@
-"""The OpenAPI description of every route in all dialects, for /openapi.json and the page at `/`.
+"""The OpenAPI description of every route in all dialects, for /openapi.json.
 
 routes.toml has an entry per route of the router; a test compares them and sends every example to the service.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,7 +109,7 @@ class Route(openapi.RouteInfo):
 
 _ENTRIES = tomllib.loads(Path(__file__).with_name("routes.toml").read_text(encoding="utf-8"))
 NATIVE, *_ = DIALECTS = tuple(_ENTRIES)
-"""The dialects, in the order of the page."""
+"""The dialects, in the order of the description."""
 
 
 def _route(dialect: str, *, route: str, answers: Mapping[str, str], **fields: Any) -> Route:
@@ -160,20 +159,3 @@ def _response(route: Route, status: int, answer: str | None) -> dict[str, Any]:
     if answer == "Outcomes":
         response["content"] |= {NDJSON: {"schema": openapi.ref("OutcomeLine")}}
     return response
-
-
-SCRIPT, FORM = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.js", "form.html"))
-HEADERS = openapi.page_headers(SCRIPT)
-
-
-def render_page(host: str, flavours: Sequence[str], *, needs_token: bool) -> str:
-    """Return the page, with a form that runs a program. `host`: the Host header, which the client chooses."""
-    token_field = '<p><label>Token <input name="token" type="password" autocomplete="off" required></label></p>'
-    form = FORM.format(token=token_field if needs_token else "")
-    sections = (
-        openapi.render_section(dialect, ROUTES, host, needs_token=needs_token, max_examples=1) for dialect in DIALECTS
-    )
-    intro = f"This service runs programs in isolation, in {escape(', '.join(flavours))}."
-    return openapi.render_html(
-        "rocstar sandbox", intro, form + "".join(sections), needs_token=needs_token, script=SCRIPT
-    )

@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rocstar.sandbox.http.guard import RUN_HEADER, TOKEN_VARIABLE, Owner, Owners, load_owners
+from rocstar.sandbox.http.errors import RequestError
+from rocstar.sandbox.http.guard import RUN_HEADER, TOKEN_VARIABLE, Owner, Owners, authenticate, load_owners
 from rocstar.sandbox.types import ExecRequest
 from tests.fakes.sandbox import FakeSandbox, ok
 
@@ -264,3 +266,29 @@ async def test_heads_have_an_end_as_well(serve: Any) -> None:
             assert set(lengths) == {0, 4000} and lengths.count(4000) < 20
             assert all(result["stdout_truncated"] for result in answer["results"] if not result["stdout"])
             assert service.service.admission.held.taken == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "host", "taken"),
+    [
+        ({"Origin": "http://evil:8088"}, "evil:8088", False),  # a name that points at loopback
+        ({"Origin": "http://localhost:8088"}, "localhost:8088", True),
+        ({"Origin": "http://[::1]:8088"}, "[::1]:8088", True),
+        ({"Origin": "http://127.0.0.1:8088"}, "localhost:8088", False),
+        ({"Origin": "https://localhost:8088"}, "localhost:8088", False),
+        ({"Origin": "http://localhost.evil"}, "localhost.evil", False),
+        ({"Origin": "http://[::1"}, "[::1", False),
+        ({"Origin": "http://"}, "", False),
+        ({}, "127.0.0.1:8088", True),
+        ({}, "service.localhost", True),
+        ({}, "evil.example", False),
+        ({}, "localhost.evil.example:8088", False),
+        ({"Sec-Fetch-Site": "same-origin"}, "localhost:8088", True),
+        ({"Sec-Fetch-Site": "none"}, "localhost:8088", True),
+        ({"Sec-Fetch-Site": "cross-site"}, "localhost:8088", False),
+        ({"Sec-Fetch-Site": "same-site"}, "localhost:8088", False),
+    ],
+)
+def test_whose_page_it_is(headers: dict[str, str], host: str, taken: bool) -> None:
+    with nullcontext() if taken else pytest.raises(RequestError):
+        authenticate(Owners(), headers, host)
