@@ -93,7 +93,7 @@ def publish(
     if out is not None:
         out.with_suffix(".svg").write_text(figure(question, decisions), encoding="utf-8")
     data = {**written, "question": question.model_dump(), "curves": list(small(question, curves))}
-    return finish(f"court_{name}", data, claims, out, seeds=question.seeds)
+    return finish(f"court_{name}", data, claims, out, seeds=range(len(curves[control])))
 
 
 def claims_of(about: str, one: Decision) -> list[dict[str, Any]]:

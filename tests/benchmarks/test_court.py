@@ -245,6 +245,7 @@ def test_a_court_shares_cold_starts_goes_on_after_a_kill_and_decides(
     assert values == pytest.approx([10 / 64] * 3 + [0.0] * 3, abs=1e-6)
     assert result["claims"][0]["claim"].endswith("good minus plain, better")
     assert len(result["curves"]) == 16 and result["curves"][0]["heldout/solved"] == [20 / 64, 20 / 64]
+    assert result["seeds"] == list(range(8))
     printed = capsys.readouterr().out
     assert "| good | 8 | 0.523 | +0.156 [+0.156, +0.156] | better | 0.680 |" in printed
     assert "| start |  | 0.367 |  |  | 0.367 |" in printed
