@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from rocstar.train.evaluation.statistics.intervals import exact_mean
-from rocstar.train.evaluation.statistics.paired import PairedDifference, holm, overall_difference, paired_difference
+from rocstar.train.evaluation.statistics.paired import PairedDifference, holm, paired_difference
 from rocstar.train.evaluation.stored_evaluations import (
     Attempted,
     StoredEvaluation,
@@ -108,7 +108,7 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = (
             )
     rng = np.random.default_rng(SEED)
     scored = {name: _scores(x, y, failed_as_wrong=False) for name, (x, y) in pairs.items()}
-    paired = {name: paired_difference(_differences(found), rng) for name, found in scored.items()}
+    paired = {name: paired_difference([_differences(found)], rng) for name, found in scored.items()}
     adjusted = holm({name: found.p for name, found in paired.items()})
     sets = [
         SetComparison(
@@ -119,11 +119,11 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, only: Sequence[str] = (
             p_holm=adjusted[name],
             failed=(_num_failed(x), _num_failed(y)),
             unscored=len(x) - paired[name].num_questions,
-            as_wrong=paired_difference(_differences(_scores(x, y, failed_as_wrong=True)), rng),
+            as_wrong=paired_difference([_differences(_scores(x, y, failed_as_wrong=True))], rng),
         )
         for name, (x, y) in pairs.items()
     ]
-    overall = overall_difference([_differences(found) for found in scored.values()], rng)
+    overall = paired_difference([_differences(found) for found in scored.values()], rng)
     return Comparison(a=a, b=b, sets=sets, overall=overall)
 
 

@@ -14,9 +14,8 @@ by benchmarks/eval_statistics.py:
 
 - a = 0.7, between the priors of Jeffreys (1/2) and of Laplace (1; that one is nearly Wilson's interval). With
   one attempt each the score is binomial, and at 0.7 its coverage is nearest to nominal.
-- w = min(1, n / 60)^2 / 4, pseudo-evidence that attempts at a question are all alike. If nearly all is
-  right or nearly all is wrong, the few questions that differ may not be in the sample, and s2 is far too
-  small.
+- w = 1/4, pseudo-evidence that attempts at a question are all alike. If nearly all is right or nearly all is
+  wrong, the few questions that differ may not be in the sample, and s2 is far too small.
 
 If all is right or all is wrong r is 1: the interval of n questions with one attempt each, never empty.
 
@@ -40,7 +39,6 @@ Floats = NDArray[np.float64]
 
 PRIOR: Final = 0.7
 ALIKE_EVIDENCE: Final = 0.25
-ENOUGH_QUESTIONS: Final = 60
 LEVEL: Final = 0.95
 TINY: Final = 1e-12
 
@@ -124,7 +122,6 @@ def highest_lower_limit(num_questions: int, num_attempts: float, level: float = 
 def effective_size(mean_E: Floats, variance_E: Floats, num_questions: int, num_attempts: float) -> Floats:
     """Return the number of independent attempts with the information of `num_questions` questions of this
     spread."""
-    alike = ALIKE_EVIDENCE * min(1.0, num_questions / ENOUGH_QUESTIONS) ** 2
-    ratio_E = (num_questions * variance_E + alike) / (num_questions * mean_E * (1 - mean_E) + alike)
+    ratio_E = (num_questions * variance_E + ALIKE_EVIDENCE) / (num_questions * mean_E * (1 - mean_E) + ALIKE_EVIDENCE)
     size_E: Floats = num_questions / np.clip(ratio_E, num_questions / num_attempts, 1.0)
     return size_E

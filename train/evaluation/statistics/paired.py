@@ -1,6 +1,6 @@
 """Two evaluations of the same questions: the difference, its interval and its p, question by question.
 
-    differences d_q of the question means -> mean d, t interval, sign-flip p, minimal detectable difference
+    differences d_q of the question means -> mean d, interval, sign-flip p, minimal detectable difference
 
 Questions are a sample, and each is its own control: its difficulty is common to both. A test that takes the n
 k attempts, or the k runs, for independent rejects in a fifth of the cases without a difference.
@@ -17,11 +17,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rocstar.train.evaluation.statistics.intervals import exact_mean
-
 EXACT_QUESTIONS: Final = 16
 POWER: Final = 0.8
-LEVEL: Final = 0.95
+ALPHA: Final = 0.05
+UNSEEN: Final = 0.1
+"""Added to the sum of squared differences: near 0 and 1 the few questions that differ much may not be in the
+sample. Chosen by benchmarks/eval_statistics.py."""
+BESIDE_ZERO: Final = 1e-9
+"""The end of an interval that is open at 0."""
 MAX_WORK: Final = 200_000_000
 """Additions for an exact null distribution; above, sign flips are sampled."""
 MAX_DENOMINATOR: Final = 10_000
@@ -34,7 +37,7 @@ class PairedDifference:
 
     difference: float
     interval: tuple[float, float]
-    """At 95%."""
+    """At 95%. It holds 0 if and only if p is at least 0.05."""
     p: float
     """Two-sided: the probability of so large a difference if neither is better."""
     detectable: float
@@ -42,63 +45,50 @@ class PairedDifference:
     num_questions: int
 
 
-def paired_difference(differences: Sequence[float], rng: np.random.Generator) -> PairedDifference:
-    """Compare question means, given their differences in [-1, 1] in any order. ValueError for none.
+def paired_difference(sets: Sequence[Sequence[float]], rng: np.random.Generator) -> PairedDifference:
+    """Compare question means, given their differences in [-1, 1] by set, in any order; sets have equal weights.
 
-    The interval is Student's. If all differences are equal there is no spread; then it is the bound on the
-    share of questions that differ otherwise when n have not, 1 - 0.05^(1/n).
+    The interval is Student's, with `UNSEEN` in the sum of squares of each set and Welch's degrees of freedom. If
+    all differences are equal there is no spread; then it is the bound on the share of questions that differ
+    otherwise when n have not, 1 - 0.05^(1/n). Its end beside 0 yields to the test: 0 is inside if and only if p
+    is at least 0.05. ValueError for a set without questions.
     """
-    mean = exact_mean(differences)
-    if mean is None:
-        raise ValueError("no question has a score in both")
-    return _from_spread(mean, *_spread(differences), sorted(differences), rng)
-
-
-def overall_difference(sets: Sequence[Sequence[float]], rng: np.random.Generator) -> PairedDifference:
-    """Compare several sets with equal weights; Welch's degrees of freedom. ValueError for an empty set."""
-    if len(sets) == 1:
-        return paired_difference(sets[0], rng)
-    means = [exact_mean(differences) for differences in sets]
-    mean = exact_mean([m for m in means if m is not None])
-    if mean is None or None in means:
-        raise ValueError("a set has no question with a score in both")
-    parts = [_spread(differences) for differences in sets]
-    variances = [(error / len(sets)) ** 2 for error, _ in parts]
-    below = math.fsum(v**2 / free for v, (_, free) in zip(variances, parts, strict=True) if free)
-    total = math.fsum(variances)
-    freedom = total**2 / below if below else float(min(free for _, free in parts))
-    size = sum(map(len, sets))
-    weighted = [size * d / (len(sets) * len(each)) for each in sets for d in each]
-    return _from_spread(mean, math.sqrt(total), freedom, sorted(weighted), rng)
-
-
-def _spread(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the standard error of the mean difference, and its degrees of freedom."""
-    n, mean = len(differences), exact_mean(differences) or 0.0
-    squares = math.fsum((d - mean) ** 2 for d in differences)
-    return math.sqrt(squares / max(1, n - 1) / n), n - 1
-
-
-def _from_spread(
-    mean: float, error: float, freedom: float, differences: Sequence[float], rng: np.random.Generator
-) -> PairedDifference:
     from scipy import special  # 27 MB, not needed to read evaluations
 
-    n = len(differences)
+    if not sets or not all(sets):
+        raise ValueError("a set has no question with a score in both")
+    mean = math.fsum(math.fsum(each) / len(each) for each in sets) / len(sets)
+    size = sum(map(len, sets))
+    p = sign_flip_p(sorted(size * d / (len(sets) * len(each)) for each in sets for d in each), rng)
+    error, freedom = _standard_error(sets)
     if freedom < 1:
         half = detectable = 2.0
     elif error < 1e-12:
-        half = detectable = 1 - (1 - LEVEL) ** (1 / n)
+        half = detectable = 1 - ALPHA ** (1 / size)
     else:
-        half = float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * error
-        detectable = half + float(special.stdtrit(freedom, POWER)) * error
+        half = float(special.stdtrit(freedom, 1 - ALPHA / 2)) * _standard_error(sets, UNSEEN)[0]
+        detectable = float(special.stdtrit(freedom, 1 - ALPHA / 2) + special.stdtrit(freedom, POWER)) * error
+    low, high = max(-1.0, mean - half), min(1.0, mean + half)
+    if p >= ALPHA:
+        low, high = min(low, 0.0), max(high, 0.0)
+    elif mean > 0:
+        low = max(low, BESIDE_ZERO)
+    else:
+        high = min(high, -BESIDE_ZERO)
     return PairedDifference(
-        difference=mean,
-        interval=(max(-1.0, mean - half), min(1.0, mean + half)),
-        p=sign_flip_p(differences, rng),
-        detectable=min(2.0, detectable),
-        num_questions=n,
+        difference=mean, interval=(low, high), p=p, detectable=min(2.0, detectable), num_questions=size
     )
+
+
+def _standard_error(sets: Sequence[Sequence[float]], unseen: float = 0.0) -> tuple[float, float]:
+    """Return the standard error of the mean of the sets' means, and Welch's degrees of freedom."""
+    variances = []
+    for each in sets:
+        mean, n = math.fsum(each) / len(each), len(each)
+        variances.append((math.fsum((d - mean) ** 2 for d in each) + unseen) / max(1, n - 1) / n / len(sets) ** 2)
+    total = math.fsum(variances)
+    below = math.fsum(v**2 / (len(each) - 1) for v, each in zip(variances, sets, strict=True) if len(each) > 1)
+    return math.sqrt(total), total**2 / below if below else float(min(map(len, sets)) - 1)
 
 
 def sign_flip_p(differences: Sequence[float], rng: np.random.Generator) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rocstar.sandbox.extras import shell_command
 from rocstar.train.evaluation.statistics.intervals import exact_mean
-from rocstar.train.evaluation.statistics.paired import overall_difference
+from rocstar.train.evaluation.statistics.paired import paired_difference
 from rocstar.train.evaluation.stored_evaluations import EvaluationLocation, StoredEvaluation, find_evaluations
 from rocstar.train.reading.diagnosis.alarms import SOUNDS, HeldOutChange, History, Row, Sounds
 from rocstar.train.record.callbacks import Callback, RunStart
@@ -94,7 +94,7 @@ class HeldOut:
         known = sorted(one for one in self._place.by_step if one is not None and one <= step)
         for first in known[:-1]:
             if differences := _differences(self._at(first), self._at(known[-1])):
-                found = overall_difference(differences, np.random.default_rng(SEED))
+                found = paired_difference(differences, np.random.default_rng(SEED))
                 return HeldOutChange(
                     before=first, after=known[-1], difference=found.difference, interval=found.interval
                 )

@@ -1,4 +1,4 @@
-"""Paired differences: the sign-flip test is its enumeration, the interval is Student's, Holm is Holm's."""
+"""Paired differences: the sign-flip test is its enumeration, the interval agrees with it, Holm is Holm's."""
 
 import math
 from itertools import product
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rocstar.train.evaluation.statistics import paired
-from rocstar.train.evaluation.statistics.paired import holm, overall_difference, paired_difference, sign_flip_p
+from rocstar.train.evaluation.statistics.paired import UNSEEN, holm, paired_difference, sign_flip_p
 
 RNG = np.random.default_rng(0)
 
@@ -60,42 +60,66 @@ def test_too_much_work_is_drawn_instead(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_difference_interval_and_detectable_are_students() -> None:
     differences = list(np.random.default_rng(1).normal(0.1, 0.2, 30).round(4))
-    found = paired_difference(differences, RNG)
+    found = paired_difference([differences], RNG)
     error = np.std(differences, ddof=1) / np.sqrt(30)
     assert found.difference == pytest.approx(np.mean(differences))
-    assert found.interval == pytest.approx(stats.t.interval(0.95, 29, np.mean(differences), error))
+    wide = np.sqrt(error**2 + UNSEEN / (30 * 29))
+    assert found.interval == pytest.approx(stats.t.interval(0.95, 29, np.mean(differences), wide))
     assert found.detectable == pytest.approx((stats.t.ppf(0.975, 29) + stats.t.ppf(0.8, 29)) * error)
-    shuffled = paired_difference(differences[::-1], RNG)
+    shuffled = paired_difference([differences[::-1]], RNG)
     assert (shuffled.difference, shuffled.interval, shuffled.p) == (found.difference, found.interval, found.p)
 
 
 @pytest.mark.parametrize(("n", "half"), [(30, 1 - 0.05 ** (1 / 30)), (500, 1 - 0.05 ** (1 / 500))])
 def test_two_equal_evaluations_are_not_known_to_be_equal(n: int, half: float) -> None:
-    found = paired_difference([0.0] * n, RNG)
+    found = paired_difference([[0.0] * n], RNG)
     assert found.p == pytest.approx(1.0) and found.difference == 0
     assert found.interval == pytest.approx((-half, half)) and found.detectable == pytest.approx(half)
 
 
 def test_one_question_tells_nothing_and_none_is_an_error() -> None:
-    found = paired_difference([0.5], RNG)
+    found = paired_difference([[0.5]], RNG)
     assert (found.interval, found.p, found.detectable) == ((-1.0, 1.0), 1.0, 2.0)
     with pytest.raises(ValueError, match="in both"):
-        paired_difference([], RNG)
+        paired_difference([[]], RNG)
 
 
 def test_all_sets_weigh_the_same() -> None:
     rng = np.random.default_rng(2)
     small, large = list(rng.normal(0.2, 0.1, 30).round(3)), list(rng.normal(0.0, 0.1, 300).round(3))
-    found = overall_difference([small, large], RNG)
-    parts = [paired_difference(each, RNG) for each in (small, large)]
+    found = paired_difference([small, large], RNG)
+    parts = [paired_difference([each], RNG) for each in (small, large)]
     assert found.difference == pytest.approx((parts[0].difference + parts[1].difference) / 2)
     assert found.num_questions == 330 and found.p < 0.001
     halves = [(part.interval[1] - part.interval[0]) / 2 for part in parts]
     half = (found.interval[1] - found.interval[0]) / 2
     assert half == pytest.approx(math.hypot(*halves) / 2, rel=0.05)
-    assert overall_difference([small], RNG) == parts[0]
     with pytest.raises(ValueError, match="a set"):
-        overall_difference([small, []], RNG)
+        paired_difference([small, []], RNG)
+
+
+@pytest.mark.parametrize(
+    ("differences", "low"),
+    [
+        ([0.25] * 5 + [-0.125] + [0.0] * 24, 1e-9),
+        ([0.0625] * 11 + [0.0] * 19, 1e-9),
+        ([0.0625] * 30, 1e-9),
+        ([0.7, 0.8, 0.8, 0.9, 0.75], 0.0),
+    ],
+)
+def test_an_interval_holds_zero_if_and_only_if_p_is_not_below_alpha(differences: list[float], low: float) -> None:
+    """The first three reach beyond 0 at p < 0.05; five questions have no p below 1/16, but a small spread."""
+    found = paired_difference([differences], RNG)
+    assert found.interval[0] == low and (found.p < 0.05) is (low > 0) and found.interval[1] > found.difference
+    mirrored = paired_difference([[-d for d in differences]], RNG)
+    assert mirrored.interval == pytest.approx((-found.interval[1], -low)) and mirrored.p == found.p
+
+
+@given(st.lists(st.lists(st.integers(-4, 4), min_size=1, max_size=20), min_size=1, max_size=2))
+def test_interval_and_p_agree(steps: list[list[int]]) -> None:
+    found = paired_difference([[step / 4 for step in each] for each in steps], RNG)
+    low, high = found.interval
+    assert (low <= 0 <= high) is (found.p >= 0.05) and low <= found.difference <= high
 
 
 def test_holm_steps_down() -> None:
