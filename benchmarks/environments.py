@@ -6,7 +6,7 @@
 
 A model from nothing learns the form of an answer from conversations with random words, numbers at most one off, and
 digits in random order; then reinforcement learns the environment. Per seed: the mean reward of held-out tasks after
-the cold start and at the end, and the rise with a paired bootstrap interval over tasks.
+the cold start and at the end, and the rise with its paired interval.
 """
 
 from __future__ import annotations

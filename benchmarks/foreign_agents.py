@@ -4,7 +4,7 @@
     python benchmarks/foreign_agents.py --packages V/lib/python3.11/site-packages [--seeds 5] [--out FILE]
 
 Each agent of foreign_loops.py, unchanged packages over three dialects, trains on examples/own_agent: held-out avg@4
-after the cold start and at the end, and the rise with a paired bootstrap interval over tasks.
+after the cold start and at the end, and the rise with its paired interval.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 from importlib.metadata import distributions
 from pathlib import Path
 
-from quickstart_seeds import rise, run
-from report import ROOT, claim, finish, result_parser
+from quickstart_seeds import rise, rising, run
+from report import ROOT, finish, result_parser
 
 EXAMPLE = ROOT / "examples" / "own_agent"
 PACKAGES = {"chat": "openai", "anthropic": "anthropic", "responses": "openai-agents"}
@@ -52,10 +52,7 @@ def main() -> int:
             results.append({"agent": name, "seed": seed, "wall_s": seconds, **rise(directory)})
             print(results[-1], flush=True)
         mine = [one for one in results if one["agent"] == name]
-        passed = sum(one["rise"] >= 0.25 and one["ci_low"] > 0 for one in mine)
-        what = f"{PACKAGES[name]} {versions[PACKAGES[name]]} ({name})"
-        text = f"{what}: seeds whose held-out avg@4 rises by 0.25 with the 95% interval above 0"
-        claims.append(claim(text, passed, "seeds", at_least=options.seeds))
+        claims.append(rising(f"{PACKAGES[name]} {versions[PACKAGES[name]]} ({name})", mine))
     return finish("foreign_agents", {"results": results}, claims, options.out, seeds=range(options.seeds))
 
 

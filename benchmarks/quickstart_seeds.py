@@ -2,34 +2,39 @@
 
     python benchmarks/quickstart_seeds.py --seeds 10 [--out FILE]
 
-Per seed: avg@4 on the 64 held-out tasks after the cold start and at the end, the rise with a paired bootstrap
-interval over tasks, and the tool-error share in correct trajectories over the first and last quarter of the
-steps, pooled. Runs that exist under --runs are not run again.
+Per seed: avg@4 on the 64 held-out tasks after the cold start and at the end, the rise with its paired interval
+(docs/reference/statistics.md), and the tool-error share in correct trajectories over the first and last quarter of
+the steps, pooled. Runs that exist under --runs are not run again.
 """
 
 from __future__ import annotations
 
 import json
-import random
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 from report import ROOT, claim, finish, result_parser
 
 from rocstar.engine.record.files import record_files
 from rocstar.engine.record.reading import read_records
+from rocstar.train.evaluation.statistics.paired import paired_difference
 
 
-def run(recipe: str, directory: Path, options: list[str]) -> float:
-    """Train unless it is done already; returns seconds (0 = was there)."""
+def run(recipe: str, directory: Path, options: Sequence[str], ranks: int = 1) -> float:
+    """Train on so many ranks unless it is done already; returns seconds (0 = was there)."""
     if is_complete(directory):
         return 0.0
+    shutil.rmtree(directory, ignore_errors=True)
     started = time.monotonic()
-    command = [sys.executable, "-m", "rocstar.train", recipe, "--output-dir", str(directory), *options]
+    several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *several, "-m", "rocstar.train", recipe, "--output-dir", str(directory), *options]
     with (directory.parent / f"{directory.name}.log").open("w") as log:
         subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=log)
     return time.monotonic() - started
@@ -53,21 +58,21 @@ def means(file: Path) -> dict[str, float]:
     return {name: fmean(some) for name, some in rewards.items() if some}
 
 
-def rise(directory: Path, draws: int = 4000) -> dict:
-    """Last evaluation minus first, paired by task, with a 95% bootstrap interval over tasks."""
+def rise(directory: Path) -> dict:
+    """Last evaluation minus first, paired by task, with its 95% interval."""
     files = sorted((directory / "evaluations").glob("step_*/results.json"))
     before, after = means(files[0]), means(files[-1])
     tasks = sorted(before.keys() & after.keys())
-    deltas = [after[t] - before[t] for t in tasks]
-    rng = random.Random(0)
-    drawn = sorted(fmean(rng.choices(deltas, k=len(deltas))) for _ in range(draws))
-    return {
-        "start": fmean(before[t] for t in tasks),
-        "end": fmean(after[t] for t in tasks),
-        "rise": fmean(deltas),
-        "ci_low": drawn[int(0.025 * draws)],
-        "ci_high": drawn[int(0.975 * draws)],
-    }
+    found = paired_difference([[after[t] - before[t] for t in tasks]], np.random.default_rng(0))
+    ends = {"start": fmean(before[t] for t in tasks), "end": fmean(after[t] for t in tasks)}
+    return {**ends, "rise": found.difference, "ci_low": found.interval[0], "ci_high": found.interval[1]}
+
+
+def rising(what: str, results: list[dict], least: float = 0.25) -> dict:
+    """The claim that the score of every seed rises by `least`, with the interval above 0."""
+    passed = sum(one["rise"] >= least and one["ci_low"] > 0 for one in results)
+    text = f"{what}: seeds whose held-out avg@4 rises by {least} with the 95% interval above 0"
+    return claim(text, passed, "seeds", at_least=len(results))
 
 
 def tool_errors(directory: Path) -> list[tuple[int, int]]:
@@ -106,17 +111,13 @@ def main() -> int:
     def pooled(name: str) -> float:
         return sum(e for r in results for e, _ in r[name]) / sum(c for r in results for _, c in r[name])
 
-    passed = sum(r["rise"] >= 0.25 and r["ci_low"] > 0 for r in results)
     claims = [
-        claim(
-            "quickstart: seeds whose held-out avg@4 rises by 0.25 with the 95% interval above 0",
-            passed, "seeds", at_least=options.seeds,
-        ),
+        rising("quickstart", results),
         claim("quickstart: mean held-out avg@4 at the start", fmean(r["start"] for r in results)),
         claim("quickstart: mean held-out avg@4 at the end", fmean(r["end"] for r in results)),
         claim("quickstart: tool errors in correct trajectories, first quarter", pooled("first_quarter")),
         claim("quickstart: tool errors in correct trajectories, last quarter", pooled("last_quarter")),
-    ]  # fmt: skip
+    ]
     return finish("quickstart_seeds", {"results": results}, claims, options.out, seeds=range(options.seeds))
 
 

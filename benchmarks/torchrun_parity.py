@@ -13,38 +13,15 @@ rank has several with loss in every update, every loss must differ from 0, and t
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from quickstart_seeds import is_complete, rows
+from quickstart_seeds import rows, run
 from report import ROOT, claim, finish, result_parser
 
 BOUNDS = {"live": 1e-4, "recorded": 1e-5}
 COMPARED = ("loss/policy", "optim/grad_norm", "entropy/mean", "reward/mean")
 COMMON = ("--run.threads=1", "--engine.deterministic=true", "--rl.tokens_per_microbatch=256")
-
-
-def run(directory: Path, recipe: str, ranks: int, *options: str) -> Path:
-    """Train on so many ranks, unless it is done already; returns the run's directory."""
-    if not is_complete(directory):
-        shutil.rmtree(directory, ignore_errors=True)
-        several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command = [
-            sys.executable,
-            *(several if ranks > 1 else ()),
-            "-m",
-            "rocstar.train",
-            recipe,
-            f"--output-dir={directory}",
-            *COMMON,
-            *options,
-        ]
-        print(" ".join(command), file=sys.stderr, flush=True)
-        with directory.with_suffix(".log").open("w") as log:
-            subprocess.run(command, cwd=ROOT, check=True, stdout=log, stderr=log)
-    return directory
 
 
 def compare(directory: Path, expected: Path, steps: int) -> dict:
@@ -106,7 +83,8 @@ def main() -> int:
     runs, steps = options.runs, {"live": options.live_steps, "recorded": options.recorded_steps}
 
     def train(name: str, ranks: int, num_steps: int, *more: str) -> Path:
-        return run(runs / name, options.recipe, ranks, f"--stages.0.steps={num_steps}", *more)
+        run(options.recipe, runs / name, [*COMMON, f"--stages.0.steps={num_steps}", *more], ranks)
+        return runs / name
 
     one = train("live_1", 1, max(steps.values()), *begin)
     recorded = [f"--from-rollouts={one}", f"--model.path={one / 'checkpoints' / 'step_0'}"]

@@ -9,17 +9,7 @@ import pytest
 from scipy import special
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from eval_statistics import (
-    SPREAD,
-    chances_of,
-    comparison,
-    coverage,
-    law_of,
-    main,
-    one_attempt,
-    paired_coverage,
-    two_values,
-)
+from eval_statistics import SPREAD, chances_of, comparison, coverage, law_of, main, two_values
 
 EVALUATIONS, COMPARISONS = 4_000, 1_000
 SLACK = 4 * (0.95 * 0.05 / EVALUATIONS) ** 0.5
@@ -49,14 +39,9 @@ def test_a_score_of_few_hard_and_many_easy_questions_is_not_missed(questions: in
     assert found["coverage"] >= 0.935 - SLACK
 
 
-def test_the_lowest_coverage_of_one_attempt_is_found() -> None:
-    found = one_attempt(100)
-    assert found["coverage"] == pytest.approx(0.919, abs=0.001) and found["average"] == pytest.approx(0.953, abs=1e-3)
-
-
 @pytest.mark.parametrize(("mean", "gain"), [(0.9, 0.08), (0.95, 0.03), (0.95, 0.0)])
 def test_the_interval_of_a_difference_near_1_covers_it_and_agrees_with_p(mean: float, gain: float) -> None:
-    found = paired_coverage(30, 16, mean, gain, COMPARISONS, np.random.default_rng(7))
+    found = comparison(30, 16, mean, gain, COMPARISONS, np.random.default_rng(7))
     assert found["coverage"] >= 0.925 - SLACK and found["disagree"] == 0
 
 
@@ -69,9 +54,11 @@ def test_a_score_that_can_be_missed_from_one_side_is_missed_as_often(mean: float
 
 @pytest.mark.parametrize(("questions", "power"), [(30, 0.60), (60, 0.90)])
 def test_the_paired_test_keeps_its_size_and_finds_eight_points(questions: int, power: float) -> None:
-    found = comparison(questions, 16, 0.7, COMPARISONS, np.random.default_rng(3))
-    assert 0.04 - 4 * 0.007 < found["size"] < 0.06 + 4 * 0.007 and found["power"] > power - 4 * 0.015
-    assert found["power_at_detectable"] == pytest.approx(0.8, abs=0.08)
+    rng = np.random.default_rng(3)
+    alike, apart = (comparison(questions, 16, 0.7, gain, COMPARISONS, rng) for gain in (0.0, 0.08))
+    assert 0.04 - 4 * 0.007 < alike["rejected"] < 0.06 + 4 * 0.007 and apart["rejected"] > power - 4 * 0.015
+    found = comparison(questions, 16, 0.7, alike["detectable"], COMPARISONS, rng)
+    assert found["rejected"] == pytest.approx(0.8, abs=0.08)
 
 
 def test_the_law_of_a_question_is_that_of_drawn_difficulties() -> None:
@@ -89,3 +76,5 @@ def test_it_writes_its_claims(tmp_path: Path) -> None:
     assert main(["--evaluations", "50", "--comparisons", "3", f"--out={out}"]) in (0, 1)
     written = json.loads(out.read_text())
     assert len(written["coverage"]) == 108 and len(written["claims"]) == 9
+    (dip,) = [cell for cell in written["one_attempt"] if cell["questions"] == 100]
+    assert (dip["mean"], dip["coverage"]) == (0.032, pytest.approx(0.919, abs=0.001))
