@@ -89,6 +89,7 @@ def linear_loss(
     temperature: float = 1.0,
     head_dtype: torch.dtype | None = None,
     grad_output: float | None = None,
+    entropy_weights_N: Tensor | None = None,
     chunk_rows: int | None = None,
     backend: Backend | str = Backend.auto,
 ) -> tuple[Tensor, RowLoss]:
@@ -114,6 +115,9 @@ def linear_loss(
         grad_output: the gradient of the loss that backward will receive, if known: 1 for `loss.backward()`.
             The gradients are then computed with it, and backward returns them without another pass; it can
             run once. None: any gradient, and backward can run again.
+        entropy_weights_N: the loss of row n gains entropy_weights_N[n] * entropy_N[n], in value and gradient:
+            d entropy / d logit_v = -p_v (log p_v + entropy) / temperature. Constants, of a full-precision type.
+            None: no term, and no cost.
         chunk_rows: rows whose logits exist at a time. None: 256 on a CPU; on a GPU the rows that fit into
             half of the free memory, see `chunks.rows_per_chunk`. Sums over chunks, and so the last bits of
             the weight's gradient, depend on it.
@@ -127,11 +131,14 @@ def linear_loss(
     """
     head_dtype = head_dtype or hidden_ND.dtype
     _check(hidden_ND, weight_VD, ids_N, temperature, head_dtype, grad_output, chunk_rows)
+    if entropy_weights_N is not None and entropy_weights_N.shape != ids_N.shape:
+        raise ValueError(f"need one entropy weight per row, ({len(ids_N)},), got {tuple(entropy_weights_N.shape)}")
     row_loss_ = functools.partial(
         ops_for(hidden_ND.device, backend).row_loss_,
         loss_of=loss_of,
         temperature=temperature,
         grad_output=1.0 if grad_output is None else grad_output,
+        entropy_weights_N=entropy_weights_N,
     )
     grad = torch.is_grad_enabled()
     loss, *rows = _LinearLoss.apply(  # type: ignore[no-untyped-call]

@@ -114,6 +114,32 @@ def test_gradients_in_double_precision() -> None:
     )
 
 
+@pytest.mark.parametrize("grad_output", [None, 3.0])
+@pytest.mark.parametrize("chunk_rows", [1, 5, 100])
+def test_the_entropy_term_has_its_value_and_its_gradient(
+    chunk_rows: int, grad_output: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.torch_ops, "BLOCK_BYTES", 4 * 53 * 3)
+    hidden_ND, weight_VD, rows = problem()
+    exact = [x.detach().double().requires_grad_() for x in (hidden_ND, weight_VD)]
+    logprobs_N, entropy_N = logprobs_and_entropy(exact[0] @ exact[1].T, rows.ids_N, TEMPERATURE)
+    weights_N = 0.5 * rows.weights_N.flip(0)
+    expected = (rows.loss_of(logprobs_N, slice(None)) + weights_N * entropy_N).sum()
+    more = {"entropy_weights_N": weights_N, "grad_output": grad_output, "chunk_rows": chunk_rows}
+    loss, _ = run(hidden_ND, weight_VD, rows, **more)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    factor = grad_output or 1.0
+    for ours, theirs in zip(
+        gradients(loss * factor, hidden_ND, weight_VD), gradients(expected * factor, *exact), strict=True
+    ):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-6)
+
+
+def test_entropy_weights_are_one_per_row() -> None:
+    with pytest.raises(ValueError, match=r"one entropy weight per row, \(41,\), got \(3,\)"):
+        run(*problem(), entropy_weights_N=torch.ones(3))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("chunk_rows", [1, 5, 100])
 def test_chunks_do_not_matter(chunk_rows: int, dtype: torch.dtype) -> None:

@@ -85,6 +85,8 @@ class LossSettings:
     cap: float = 2.0
     floor: float = 0.5
     gate: Gate | None = None
+    entropy_alpha: float = 0.0
+    """Coefficient of the mean entropy, which the loss loses; 0: there is no such term."""
     measures_start: bool = False
     """Score the batch under the start policy too."""
 
@@ -217,6 +219,7 @@ class Learner:
         """Policy loss of one microbatch, accumulated into the gradients. Also its log-probs_T."""
         ids_T, weights_T = micro.targets_T.to(self.device), micro.weights_T.to(self.device)
         tokens_at = micro.tokens_at(self.device)
+        entropy_weights_T = -settings.entropy_alpha * weights_T if settings.entropy_alpha else None
 
         def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
             tokens = tokens_at(logprobs_C, rows)
@@ -224,13 +227,13 @@ class Learner:
             return policy_loss(settings.loss, tokens, weights_T=weights_T[rows], factors_T=factors_C)
 
         def policy_head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
-            if not settings.reads_sequences:
-                return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of, settings.temperature)
-            logprobs_T = linear_logprobs(
-                hidden_TD, weight_VD, ids_T, temperature=settings.temperature, head_dtype=self.policy.head_dtype
-            )
-            whole = of_all_rows(loss_of, logprobs_T)
-            return self._linear_loss(hidden_TD, weight_VD, ids_T, whole, settings.temperature)
+            chosen = loss_of
+            if settings.reads_sequences:
+                logprobs_T = linear_logprobs(
+                    hidden_TD, weight_VD, ids_T, temperature=settings.temperature, head_dtype=self.policy.head_dtype
+                )
+                chosen = of_all_rows(loss_of, logprobs_T)
+            return self._linear_loss(hidden_TD, weight_VD, ids_T, chosen, settings.temperature, entropy_weights_T)
 
         echo: RowLoss | None = None
 
@@ -277,7 +280,13 @@ class Learner:
         return LossStats(loss=float(-logprobs_T.sum()), tokens=float(len(logprobs_T))), logprobs_T
 
     def _linear_loss(
-        self, hidden_TD: Tensor, weight_VD: Tensor, ids_T: Tensor, loss_of: LossOf, temperature: float = 1.0
+        self,
+        hidden_TD: Tensor,
+        weight_VD: Tensor,
+        ids_T: Tensor,
+        loss_of: LossOf,
+        temperature: float = 1.0,
+        entropy_weights_T: Tensor | None = None,
     ) -> tuple[Tensor, RowLoss]:
         """With the gradient of `_backward`."""
         return linear_loss(
@@ -288,6 +297,7 @@ class Learner:
             temperature=temperature,
             head_dtype=self.policy.head_dtype,
             grad_output=float(self.world_size),
+            entropy_weights_N=entropy_weights_T,
         )
 
     @fast_products()
