@@ -189,8 +189,8 @@ class EntropyControl:
     e is the mean entropy (nats) of the policy's tokens that a batch learned, c' and alpha' are of the next batch; both
     begin at 0. The mean is over all policy tokens of the update, whatever `off_policy.correction` makes of them.
 
-    Source: Skywork-OR1 (arXiv 2505.22312), and its program, where the target is 0.2 nats, the step 1e-4, c at most 0.005
-    (here it has no bound), and e the mean of -log p of the sampled tokens instead of the entropies.
+    Source: Skywork-OR1 (arXiv 2505.22312). In its program the target is 0.2 nats, the step 1e-4, c at most 0.005 (here
+    it has no upper bound), and e the mean of -log p of the sampled tokens instead of the entropies.
     """
 
     c: float = 0.0
