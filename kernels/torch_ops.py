@@ -36,13 +36,11 @@ def row_loss_(
     Args:
         logits_NV: any floating type; sums are in float32, or float64 for float64. Unchanged without `grad`.
         ids_N: int64, within the vocabulary.
-        loss_of: see `LossOf`.
-        temperature: divides the logits.
-        grad: True to compute the gradient.
-        grad_output: factor of the gradient.
-        first_row: the index of the first of these rows for `loss_of`.
+        loss_of, temperature: see `linear_loss`.
+        grad, grad_output: whether to compute the gradient, and its factor.
+        first_row: the index of the first of these rows for `loss_of` and `entropy_weights_N`.
         dlogits_NV: the output for the gradient, of any floating type; None: overwrites the logits.
-        entropy_weights_N: see `linear_loss`; of all rows, `first_row` and those after it are read.
+        entropy_weights_N: see `linear_loss`.
     """
     num_rows, vocabulary = logits_NV.shape
     dlogits_NV = logits_NV if dlogits_NV is None else dlogits_NV

@@ -136,6 +136,12 @@ def _second_levels(levels: Sequence[Any]) -> int:
     return sum(level == of[1] for level, of in two)
 
 
+def exact_entropy(logits_NV: Tensor, temperature: float) -> Tensor:
+    """The entropy of each row in nats, differentiable; without the clamp a forbidden column has a gradient of NaN."""
+    log_p_NV = torch.log_softmax(logits_NV / temperature, -1)
+    return -(log_p_NV.exp() * log_p_NV.clamp(min=-1e30)).sum(-1)
+
+
 def expected(logits_NV: Tensor, rows: Rows, temperature: float) -> tuple[RowLoss, Tensor]:
     """The expected results, and the gradient of the summed loss, in float64."""
     x_NV = logits_NV.detach().double().requires_grad_(True)
@@ -143,9 +149,9 @@ def expected(logits_NV: Tensor, rows: Rows, temperature: float) -> tuple[RowLoss
         logprobs_N, entropy_N = logprobs_and_entropy(x_NV, rows.ids_N, temperature)
         loss_N = rows.loss_of(logprobs_N, slice(None))
         if rows.entropy_weights_N is not None:
-            loss_N = loss_N + rows.entropy_weights_N * entropy_N
+            loss_N = loss_N + rows.entropy_weights_N * exact_entropy(x_NV, temperature)
         (dlogits_NV,) = torch.autograd.grad(loss_N.sum(), x_NV)
-    wanted = RowLoss(loss_N=loss_N.detach(), logprobs_N=logprobs_N.detach(), entropy_N=entropy_N.detach())
+    wanted = RowLoss(loss_N=loss_N.detach(), logprobs_N=logprobs_N.detach(), entropy_N=entropy_N)
     return wanted, dlogits_NV
 
 

@@ -28,7 +28,7 @@ from ..warm_python import warm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from gpu.cases import Rows
+from gpu.cases import Rows, exact_entropy
 
 TEMPERATURE = 0.8
 
@@ -122,9 +122,9 @@ def test_the_entropy_term_has_its_value_and_its_gradient(
     monkeypatch.setattr(module.torch_ops, "BLOCK_BYTES", 4 * 53 * 3)
     hidden_ND, weight_VD, rows = problem()
     exact = [x.detach().double().requires_grad_() for x in (hidden_ND, weight_VD)]
-    logprobs_N, entropy_N = logprobs_and_entropy(exact[0] @ exact[1].T, rows.ids_N, TEMPERATURE)
-    weights_N = 0.5 * rows.weights_N.flip(0)
-    expected = (rows.loss_of(logprobs_N, slice(None)) + weights_N * entropy_N).sum()
+    logits_NV, weights_N = exact[0] @ exact[1].T, 0.5 * rows.weights_N.flip(0)
+    logprobs_N, _ = logprobs_and_entropy(logits_NV, rows.ids_N, TEMPERATURE)
+    expected = (rows.loss_of(logprobs_N, slice(None)) + weights_N * exact_entropy(logits_NV, TEMPERATURE)).sum()
     more = {"entropy_weights_N": weights_N, "grad_output": grad_output, "chunk_rows": chunk_rows}
     loss, _ = run(hidden_ND, weight_VD, rows, **more)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)

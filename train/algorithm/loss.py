@@ -165,8 +165,8 @@ def logprobs_and_entropy(logits_TV: Tensor, ids_T: Tensor, temperature: float) -
     """Return log_softmax(logits / temperature)[token], and the entropy of softmax(logits / temperature).
 
     This is the one definition of a log-prob: sampling, old and current ones all follow it. Both are in
-    float32 (float64 for float64 logits) and differentiable. Entropy is in nats; a forbidden token (logit -inf) adds 0
-    to it.
+    float32 (float64 for float64 logits). Entropy, in nats, has no gradient here; `linear_loss` has that of the entropy
+    term. A forbidden token (logit -inf) adds 0 to it.
 
     Raises:
         ValueError: `temperature` is not positive.
@@ -175,8 +175,9 @@ def logprobs_and_entropy(logits_TV: Tensor, ids_T: Tensor, temperature: float) -
         raise ValueError(f"temperature must be positive, got {temperature}; greedy tokens have no log-prob")
     wide_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
     log_softmax_TV = torch.log_softmax(wide_TV / temperature, dim=-1)
-    # Not of -inf: -p * log p, and the gradient of it, would be NaN for a forbidden token.
-    entropy_T = -(log_softmax_TV.exp() * log_softmax_TV.clamp(min=-1e30)).sum(-1)
+    with torch.no_grad():
+        # entr(p) = -p log p with entr(0) = 0; -p * log_softmax would be NaN for a forbidden token.
+        entropy_T: Tensor = torch.special.entr(log_softmax_TV.exp()).sum(-1)
     return log_softmax_TV.gather(-1, ids_T.unsqueeze(-1)).squeeze(-1), entropy_T
 
 

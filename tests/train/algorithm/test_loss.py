@@ -231,15 +231,6 @@ def test_half_precision_is_rejected() -> None:
         clip_loss(**(tokens | {"logprobs_T": tokens["logprobs_T"].bfloat16()}))
 
 
-@pytest.mark.parametrize(
-    "bounds", [{"clip_low": -0.1}, {"clip_low": 1.0}, {"clip_low": math.nan}, {"clip_high": -0.1}]
-)
-def test_clip_bounds_without_an_interval_around_1_are_rejected(bounds: dict[str, Any]) -> None:
-    (name, value) = next(iter(bounds.items()))
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        clip_loss(**random_tokens(), **bounds)
-
-
 def test_imitation_is_weighted_cross_entropy() -> None:
     logits_TV = torch.randn(6, 11, generator=torch.Generator().manual_seed(1), requires_grad=True)
     ids_T, weights_T = torch.arange(6), torch.arange(6) / 10
@@ -280,10 +271,13 @@ def test_logprobs_and_entropy_follow_their_definitions(temperature: float) -> No
     torch.testing.assert_close(entropy_found_T, entropy_T)
 
 
-def test_gradient_flows_to_logprobs_and_to_entropy() -> None:
+def test_gradient_flows_to_logprobs_and_not_to_entropy() -> None:
     logits_TV = torch.randn(4, 9, dtype=torch.float64, requires_grad=True)
     ids_T = torch.tensor([0, 8, 3, 3])
-    assert torch.autograd.gradcheck(lambda x_TV: logprobs_and_entropy(x_TV, ids_T, 0.7), (logits_TV,))
+    logprobs_T, entropy_T = logprobs_and_entropy(logits_TV, ids_T, 0.7)
+    assert logprobs_T.requires_grad
+    assert not entropy_T.requires_grad
+    assert torch.autograd.gradcheck(lambda x_TV: logprobs_and_entropy(x_TV, ids_T, 0.7)[0], (logits_TV,))
 
 
 def test_bfloat16_logits_are_widened_before_the_softmax() -> None:
@@ -295,10 +289,8 @@ def test_bfloat16_logits_are_widened_before_the_softmax() -> None:
 
 
 def test_a_forbidden_token_adds_no_entropy() -> None:
-    logits_TV = torch.tensor([[0.0, 0.0, -math.inf]], requires_grad=True)
-    _, entropy_T = logprobs_and_entropy(logits_TV, torch.tensor([0]), 1.0)
+    _, entropy_T = logprobs_and_entropy(torch.tensor([[0.0, 0.0, -math.inf]]), torch.tensor([0]), 1.0)
     torch.testing.assert_close(entropy_T, torch.tensor([math.log(2.0)]))
-    assert torch.autograd.grad(entropy_T.sum(), logits_TV)[0].tolist() == [[0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
