@@ -89,6 +89,7 @@ def linear_loss(
     temperature: float = 1.0,
     head_dtype: torch.dtype | None = None,
     grad_output: float | None = None,
+    entropy_weights_N: Tensor | None = None,
     chunk_rows: int | None = None,
     backend: Backend | str = Backend.auto,
 ) -> tuple[Tensor, RowLoss]:
@@ -111,12 +112,12 @@ def linear_loss(
             whose log-prob is not finite has loss and gradient NaN, whatever it returns.
         temperature: divides the logits.
         head_dtype: type of the logits: float32, or None for that of the hidden states.
-        grad_output: the gradient of the loss that backward will receive, if known: 1 for `loss.backward()`.
-            The gradients are then computed with it, and backward returns them without another pass; it can
-            run once. None: any gradient, and backward can run again.
-        chunk_rows: rows whose logits exist at a time. None: 256 on a CPU; on a GPU the rows that fit into
-            half of the free memory, see `chunks.rows_per_chunk`. Sums over chunks, and so the last bits of
-            the weight's gradient, depend on it.
+        grad_output: the gradient of the loss that backward will receive, if known: 1 for `loss.backward()`. Backward
+            then returns the gradients without another pass, once. None: any gradient, and backward can run again.
+        entropy_weights_N: constants; the loss of row n gains entropy_weights_N[n] * entropy_N[n], with the gradient
+            d entropy / d logit_v = -p_v (log p_v + entropy) / temperature.
+        chunk_rows: rows whose logits exist at a time. None: 256 on a CPU; on a GPU see `chunks.rows_per_chunk`. Sums
+            over chunks, and so the last bits of the weight's gradient, depend on it.
         backend: the implementation.
 
     Raises:
@@ -126,12 +127,13 @@ def linear_loss(
         KernelUnavailableError: see `ops_for`.
     """
     head_dtype = head_dtype or hidden_ND.dtype
-    _check(hidden_ND, weight_VD, ids_N, temperature, head_dtype, grad_output, chunk_rows)
+    _check(hidden_ND, weight_VD, ids_N, temperature, head_dtype, grad_output, entropy_weights_N, chunk_rows)
     row_loss_ = functools.partial(
         ops_for(hidden_ND.device, backend).row_loss_,
         loss_of=loss_of,
         temperature=temperature,
         grad_output=1.0 if grad_output is None else grad_output,
+        entropy_weights_N=entropy_weights_N,
     )
     grad = torch.is_grad_enabled()
     loss, *rows = _LinearLoss.apply(  # type: ignore[no-untyped-call]
@@ -172,6 +174,7 @@ def _check(
     temperature: float,
     head_dtype: torch.dtype,
     grad_output: float | None,
+    entropy_weights_N: Tensor | None,
     chunk_rows: int | None,
 ) -> None:
     """Check the arguments of `linear_loss`; synchronizes with the device once."""
@@ -193,6 +196,8 @@ def _check(
         raise ValueError(f"head_dtype must be float32 or {hidden_ND.dtype}, got {head_dtype}")
     if grad_output is not None and not math.isfinite(grad_output):
         raise ValueError(f"grad_output must be finite or None, got {grad_output}")
+    if entropy_weights_N is not None and entropy_weights_N.shape != ids_N.shape:
+        raise ValueError(f"need one entropy weight per row, ({len(ids_N)},), got {tuple(entropy_weights_N.shape)}")
     if chunk_rows is not None and chunk_rows < 1:
         raise ValueError(f"chunk_rows must be at least 1, got {chunk_rows}")
     if len(ids_N):

@@ -28,6 +28,7 @@ def row_loss_(
     grad_output: float = 1.0,
     first_row: int = 0,
     dlogits_NV: Tensor | None = None,
+    entropy_weights_N: Tensor | None = None,
 ) -> RowLoss:
     """Return log-prob, entropy and loss of each row; with `grad`, write the gradient of the summed loss in
     the logits.
@@ -35,12 +36,11 @@ def row_loss_(
     Args:
         logits_NV: any floating type; sums are in float32, or float64 for float64. Unchanged without `grad`.
         ids_N: int64, within the vocabulary.
-        loss_of: see `LossOf`.
-        temperature: divides the logits.
-        grad: True to compute the gradient.
-        grad_output: factor of the gradient.
-        first_row: the index of the first of these rows for `loss_of`.
+        loss_of, temperature: see `linear_loss`.
+        grad, grad_output: whether to compute the gradient, and its factor.
+        first_row: the index of the first of these rows for `loss_of` and `entropy_weights_N`.
         dlogits_NV: the output for the gradient, of any floating type; None: overwrites the logits.
+        entropy_weights_N: see `linear_loss`.
     """
     num_rows, vocabulary = logits_NV.shape
     dlogits_NV = logits_NV if dlogits_NV is None else dlogits_NV
@@ -60,12 +60,21 @@ def row_loss_(
         logprobs_B = shifted_BV.gather(1, ids_B1)[:, 0] - sum_B.log()
         named = slice(first_row + rows.start, first_row + rows.stop)
         loss_B, slope_B = loss_and_slope(loss_of, logprobs_B, named, grad=grad, grad_output=grad_output)
-        found.loss_N[rows], found.logprobs_N[rows] = loss_B, logprobs_B
-        found.entropy_N[rows] = sum_B.log() - _weighted_sum(exp_BV, shifted_BV) / sum_B
+        entropy_B = sum_B.log() - _weighted_sum(exp_BV, shifted_BV) / sum_B
+        found.loss_N[rows], found.logprobs_N[rows], found.entropy_N[rows] = loss_B, logprobs_B, entropy_B
+        at_token_B, scale_B = sum_B, -slope_B / (temperature * sum_B)
+        if entropy_weights_N is not None:
+            weights_B = entropy_weights_N[named]
+            found.loss_N[rows] += weights_B * entropy_B
+            # d H / d z_c = -p_c (log p_c + H); the weighted sum left no -inf in `shifted`
+            weights_B = weights_B * grad_output
+            shifted_BV.mul_(weights_B[:, None]).add_((slope_B + weights_B * (entropy_B - sum_B.log()))[:, None])
+            exp_BV.mul_(shifted_BV)
+            at_token_B, scale_B = slope_B * sum_B, -1 / (temperature * sum_B)
         if grad:
             # d z_c = slope (1[c = id] - p_c), with p_c = exp_c / sum
-            exp_BV.scatter_add_(1, ids_B1, -sum_B[:, None])
-            torch.mul(exp_BV, (-slope_B / (temperature * sum_B))[:, None], out=dlogits_NV[rows])
+            exp_BV.scatter_add_(1, ids_B1, -at_token_B[:, None])
+            torch.mul(exp_BV, scale_B[:, None], out=dlogits_NV[rows])
     return found
 
 

@@ -83,10 +83,13 @@ def _row_sums(x_ptr, V, inv_t, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _dlogits(x, c, t, M, log2_s, slope, inv_t):
-    """slope (1[c = t] - p)"""
-    p = tl.exp2((x.to(tl.float32) - M) * inv_t - log2_s)
-    return tl.where(c == t, slope, 0.0) - slope * p
+def _dlogits(x, c, t, M, log2_s, slope, pull, weight, inv_t, HAS_ENTROPY: tl.constexpr):
+    """slope (1[c = t] - p) - weight p (log p + H), with pull = slope + weight H and weight in units of ln 2"""
+    log2_p = (x.to(tl.float32) - M) * inv_t - log2_s
+    p = tl.exp2(log2_p)
+    if HAS_ENTROPY:
+        pull += weight * tl.maximum(log2_p, _FLOOR)
+    return tl.where(c == t, slope, 0.0) - pull * p
 
 
 # ---- one row ----
@@ -109,9 +112,10 @@ def row_stats_kernel(
 
 @triton.jit
 def grad_kernel(
-    d_ptr, x_ptr, ids_ptr, max_ptr, log_sum_ptr, slope_ptr, d_stride, stride, V, inv_t, BLOCK: tl.constexpr
-):
-    """d may be x: each thread then writes where it read."""
+    d_ptr, x_ptr, ids_ptr, max_ptr, log_sum_ptr, slope_ptr, pull_ptr, weight_ptr, d_stride, stride, V, inv_t,
+    BLOCK: tl.constexpr, HAS_ENTROPY: tl.constexpr,
+):  # fmt: skip
+    """d may be x: each thread then writes where it read. pull and weight are read with HAS_ENTROPY alone."""
     row = tl.program_id(0).to(tl.int64)
     d_ptr += row * d_stride
     x_ptr += row * stride
@@ -119,17 +123,21 @@ def grad_kernel(
     M = tl.load(max_ptr + row)
     log2_s = tl.load(log_sum_ptr + row) * _LOG2_E
     slope = tl.load(slope_ptr + row) * inv_t
+    pull, weight = slope, 0.0
+    if HAS_ENTROPY:
+        pull = tl.load(pull_ptr + row) * inv_t
+        weight = tl.load(weight_ptr + row) * inv_t * _LN_2
     inv_t *= _LOG2_E
     columns = tl.arange(0, BLOCK)
     whole = (V // BLOCK) * BLOCK
     for start in range(0, whole, BLOCK):
         c = start + columns
-        d = _dlogits(tl.load(x_ptr + c), c, t, M, log2_s, slope, inv_t)
+        d = _dlogits(tl.load(x_ptr + c), c, t, M, log2_s, slope, pull, weight, inv_t, HAS_ENTROPY)
         tl.store(d_ptr + c, d.to(d_ptr.dtype.element_ty))
     if whole < V:
         c = whole + columns
         x = tl.load(x_ptr + c, mask=c < V, other=-float("inf"))
-        d = _dlogits(x, c, t, M, log2_s, slope, inv_t)
+        d = _dlogits(x, c, t, M, log2_s, slope, pull, weight, inv_t, HAS_ENTROPY)
         tl.store(d_ptr + c, d.to(d_ptr.dtype.element_ty), mask=c < V)
 
 
@@ -164,16 +172,18 @@ def launch_dlogits_(
     log_sum_N: Tensor,
     slope_N: Tensor,
     inv_t: float,
+    pull_N: Tensor | None = None,
+    weights_N: Tensor | None = None,
     *,
     config: LaunchConfig | None = None,
 ) -> None:
-    """The same. `dlogits_NV`, which is written, may be the logits."""
+    """The same. `dlogits_NV`, which is written, may be the logits. See `triton_registered.dlogits_`."""
     num_rows, vocabulary = logits_NV.shape
     config = config or launch_config(arch_of(logits_NV.device), vocabulary)
     grad_kernel[(num_rows,)](
-        dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N,
+        dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N, pull_N, weights_N,
         dlogits_NV.stride(0), logits_NV.stride(0), vocabulary, inv_t,
-        BLOCK=config.block, num_warps=config.num_warps,
+        BLOCK=config.block, HAS_ENTROPY=weights_N is not None, num_warps=config.num_warps,
     )  # fmt: skip
 
 

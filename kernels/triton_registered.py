@@ -45,11 +45,18 @@ def dlogits_(
     log_sum_N: Tensor,
     slope_N: Tensor,
     inv_t: float,
+    pull_N: Tensor | None = None,
+    entropy_weights_N: Tensor | None = None,
 ) -> None:
-    """Write the gradient of the loss in the logits, given its slope in the log-probs."""
+    """Write the gradient of the loss in the logits, given its slope in the log-probs and its weight of the entropy.
+
+    pull_N: slope + weight * entropy, given with `entropy_weights_N`.
+    """
     from rocstar.kernels import triton_ops
 
-    triton_ops.launch_dlogits_(dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N, inv_t)
+    triton_ops.launch_dlogits_(
+        dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N, inv_t, pull_N, entropy_weights_N
+    )
 
 
 @row_stats.register_fake
@@ -58,14 +65,14 @@ def _fill_nothing(logits_NV: Tensor, *rows: Tensor | float) -> None:
 
 
 @dlogits_.register_fake
-def _change_nothing(dlogits_NV: Tensor, logits_NV: Tensor, *rows: Tensor | float) -> None:
+def _change_nothing(dlogits_NV: Tensor, logits_NV: Tensor, *rows: Tensor | float | None) -> None:
     if dlogits_NV.shape != logits_NV.shape:
         raise RuntimeError(f"need a gradient of shape {tuple(logits_NV.shape)}, got {tuple(dlogits_NV.shape)}")
     _check_place(dlogits_NV, *rows)
     _check_place(logits_NV, *rows)
 
 
-def _check_place(logits_NV: Tensor, *rows: Tensor | float) -> None:
+def _check_place(logits_NV: Tensor, *rows: Tensor | float | None) -> None:
     """Raise RuntimeError unless all tensors are on the device of the logits and have one number per row."""
     for row in rows:
         if isinstance(row, Tensor) and row.device != logits_NV.device:
@@ -86,6 +93,7 @@ def row_loss_(
     grad_output: float = 1.0,
     first_row: int = 0,
     dlogits_NV: Tensor | None = None,
+    entropy_weights_N: Tensor | None = None,
     row_stats: Callable[..., None] = row_stats,
     dlogits_: Callable[..., None] = dlogits_,
 ) -> RowLoss:
@@ -105,6 +113,11 @@ def row_loss_(
     named = slice(first_row, first_row + num_rows)
     loss_N, slope_N = loss_and_slope(loss_of, found.logprobs_N, named, grad=grad, grad_output=grad_output)
     found.loss_N.copy_(loss_N)
+    pull_N = weights_N = None
+    if entropy_weights_N is not None:
+        found.loss_N.add_(entropy_weights_N[named] * found.entropy_N)
+        weights_N = entropy_weights_N[named] * grad_output
+        pull_N = slope_N + weights_N * found.entropy_N
     if grad:
-        dlogits_(dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N.contiguous(), inv_t)
+        dlogits_(dlogits_NV, logits_NV, ids_N, max_N, log_sum_N, slope_N.contiguous(), inv_t, pull_N, weights_N)
     return found

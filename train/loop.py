@@ -14,11 +14,13 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.waits import waiting
+from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
@@ -33,7 +35,7 @@ from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.loss_stats import STOP_AFTER, STUCK, LossStats, report_paused_step, update_metrics
-from rocstar.train.learner.settings import loss_settings, off_policy_gate, stage_optimizer
+from rocstar.train.learner.settings import loss_settings, next_entropy, off_policy_gate, stage_optimizer
 from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
@@ -48,6 +50,7 @@ async def begin_loop(run: Run) -> dict[str, Any] | None:
         progress = checkpoint.load_progress(run.saved)
         run.step, run.dropped_tasks = progress["step"], progress["dropped_tasks"]
         run.bad_steps = progress.get("bad_steps", 0)
+        run.entropy = EntropyControl(**progress.get("entropy", {}))
         if progress["version"] > run.publisher.version:
             await run.publisher.publish(progress["version"])
         await run.team.use(stage_optimizer(run.recipe))
@@ -162,16 +165,17 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
         async with waiting(f"step {step}", "the learner", kind="learn", deadline=None):
             with working(f"step {step}, learning", unit="microbatches", count=lambda: learner.gone_through):
                 token_stats = TokenStatsPath(folder=run.journal.folder, step=step)
-                stats = await run.team.policy_step(
-                    updates, loss_settings(run.recipe, step), run.bad_steps, token_stats
-                )
+                settings = loss_settings(run.recipe, step, alpha=run.entropy.alpha)
+                stats = await run.team.policy_step(updates, settings, run.bad_steps, token_stats)
     note_gate(run, step, stats)
+    run.entropy = next_entropy(run.recipe, run.entropy, stats)
     for problem in stats.unwritten:
         run.listeners.note(problem)
     with run.budget.phase("publish"):
         await publish(run)
     released = run.team.rank.released.metrics() if run.team.rank.released else {}
-    return {"optim/lr": lr, **update_metrics(stats), **released}
+    alpha = {"entropy/alpha": settings.entropy_alpha} if run.recipe.rl.entropy_target else {}
+    return {"optim/lr": lr, **update_metrics(stats), **alpha, **released}
 
 
 async def publish(run: Run) -> None:
@@ -233,6 +237,7 @@ async def save(
         "cursor": source.state() if source else None,
         "dropped_tasks": run.dropped_tasks,
         "bad_steps": run.bad_steps,
+        "entropy": asdict(run.entropy),
         "metrics_bytes": run.metrics.num_bytes,
     }
     keep = run.recipe.checkpoint

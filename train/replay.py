@@ -21,13 +21,14 @@ from typing import Any
 from rocstar.engine.record.files import record_files
 from rocstar.engine.record.json_record import RecordError, from_record
 from rocstar.engine.record.reading import read_records
+from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.learner.model_io import HEAD_DTYPES, load_tokenizer, row_cost
-from rocstar.train.learner.settings import loss_settings, stage_optimizer
+from rocstar.train.learner.settings import loss_settings, next_entropy, stage_optimizer
 from rocstar.train.learner.sharding import load_learner
 from rocstar.train.learner.world import World, deterministic_torch, local_device
 from rocstar.train.recipe.config import Recipe
@@ -116,13 +117,13 @@ def replay(run_dir: Path, step: int) -> Replay:
     logged = {k: rows[k].get("loss/policy") for k in selections}
     checkpoint.set_threads(ALONE.threads(recipe.run.threads))
     with deterministic_torch(recipe.engine.deterministic, local_device()):
-        losses = _learn_again(recipe, saved, selections, progress.get("bad_steps", 0))
+        losses = _learn_again(recipe, saved, selections, progress)
     steps = [StepLoss(step=k, loss=losses[k], logged=logged[k]) for k in selections]
     return Replay(checkpoint=saved, steps=steps, trajectories=len(selections[step].kept))
 
 
 def _learn_again(
-    recipe: Recipe, saved: Path, selections: Mapping[int, Selection], bad_steps: int
+    recipe: Recipe, saved: Path, selections: Mapping[int, Selection], progress: Mapping[str, Any]
 ) -> dict[int, float | None]:
     """The loss of each step in turn, from the weights of the checkpoint `saved`."""
     model = load_learner(str(saved), ALONE, recipe)
@@ -135,6 +136,7 @@ def _learn_again(
         for stage, end in zip(recipe.stages, ends, strict=True)
         if stage.reset_optimizer and stage.steps
     ]
+    bad_steps, entropy = progress.get("bad_steps", 0), EntropyControl(**progress.get("entropy", {}))
     losses, bodies = {}, chat_format(recipe, load_tokenizer(str(saved))).body_mask if recipe.rl.echo else None
     for k, selection in selections.items():
         if k in fresh:
@@ -142,8 +144,8 @@ def _learn_again(
         updates = pack_updates(selection, recipe, step=k, cost=row_cost(model), bodies=bodies)
         stats = LossStats(is_paused=True, bad_steps=bad_steps)  # no batch, no update
         if updates:
-            stats = learner.policy_step(updates, loss_settings(recipe), bad_steps)
-        bad_steps = stats.bad_steps
+            stats = learner.policy_step(updates, loss_settings(recipe, alpha=entropy.alpha), bad_steps)
+        bad_steps, entropy = stats.bad_steps, next_entropy(recipe, entropy, stats)
         losses[k] = update_metrics(stats).get("loss/policy")
     return losses
 

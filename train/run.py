@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
+from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import OpenSource
 from rocstar.train.learner.batch import BodyMask
@@ -83,6 +84,8 @@ class Run:
     """Ids the difficulty filters removed so far."""
     bad_steps: int = 0
     """Steps in a row whose mismatch was beyond the off-policy gate's bounds."""
+    entropy: EntropyControl = EntropyControl()  # noqa: RUF009
+    """The coefficient of the entropy term in the next step."""
     alarms: Callable[[int, Mapping[str, float]], Mapping[str, float]] = lambda step, metrics: {}
     """Returns the alarms' metrics of an RL step."""
     saving: Order | None = None

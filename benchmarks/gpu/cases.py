@@ -8,6 +8,7 @@ Legend: N rows, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class RowLossOp(Protocol):
     """`row_loss_` of `torch_ops` and `triton_ops`."""
 
     def __call__(
-        self, logits_NV: Tensor, ids_N: Tensor, loss_of: LossOf, *, temperature: float, grad: bool
+        self, logits_NV: Tensor, ids_N: Tensor, loss_of: LossOf, *, temperature: float, grad: bool, **more: Any
     ) -> RowLoss: ...
 
 
@@ -55,6 +56,7 @@ class Rows:
     advantages_N: Tensor
     old_logprobs_N: Tensor | None = None
     """Also those of the rollout."""
+    entropy_weights_N: Tensor | None = None
     loss: PolicyLoss = Clip(clip_low=0.2, clip_high=0.28)  # noqa: RUF009
 
     def loss_of(self, logprobs_B: Tensor, rows: slice) -> Tensor:
@@ -110,6 +112,7 @@ class Case:
             weights_N=weights_N.to(device),
             advantages_N=advantages_N.to(device),
             old_logprobs_N=old_N.to(device) if self.has_old else None,
+            entropy_weights_N=0.3 * (advantages_N * weights_N).to(device) if self.has_old else None,
         )
         return logits_NV.to(device), rows
 
@@ -133,12 +136,20 @@ def _second_levels(levels: Sequence[Any]) -> int:
     return sum(level == of[1] for level, of in two)
 
 
+def exact_entropy(logits_NV: Tensor, temperature: float) -> Tensor:
+    """The entropy of each row in nats, differentiable; without the clamp a forbidden column has a gradient of NaN."""
+    log_p_NV = torch.log_softmax(logits_NV / temperature, -1)
+    return -(log_p_NV.exp() * log_p_NV.clamp(min=-1e30)).sum(-1)
+
+
 def expected(logits_NV: Tensor, rows: Rows, temperature: float) -> tuple[RowLoss, Tensor]:
     """The expected results, and the gradient of the summed loss, in float64."""
     x_NV = logits_NV.detach().double().requires_grad_(True)
     with torch.enable_grad():
         logprobs_N, entropy_N = logprobs_and_entropy(x_NV, rows.ids_N, temperature)
         loss_N = rows.loss_of(logprobs_N, slice(None))
+        if rows.entropy_weights_N is not None:
+            loss_N = loss_N + rows.entropy_weights_N * exact_entropy(x_NV, temperature)
         (dlogits_NV,) = torch.autograd.grad(loss_N.sum(), x_NV)
     wanted = RowLoss(loss_N=loss_N.detach(), logprobs_N=logprobs_N.detach(), entropy_N=entropy_N)
     return wanted, dlogits_NV
@@ -159,9 +170,11 @@ def check(
     logits_NV, rows = case.build(device)
     wanted, wanted_NV = expected(logits_NV, rows, case.temperature)
     before_NV = logits_NV.clone()
-    read_only = row_loss_(logits_NV, rows.ids_N, rows.loss_of, temperature=case.temperature, grad=False)
+    named: dict[str, Any] = {"temperature": case.temperature, "entropy_weights_N": rows.entropy_weights_N}
+    run = functools.partial(row_loss_, logits_NV, rows.ids_N, rows.loss_of, **named)
+    read_only = run(grad=False)
     _require(torch.equal(logits_NV, before_NV), "logits changed without grad", case)
-    found = row_loss_(logits_NV, rows.ids_N, rows.loss_of, temperature=case.temperature, grad=True)
+    found = run(grad=True)
     errors = {}
     for name, allowed in VALUE_TOLERANCE.items():
         a_N, b_N = getattr(found, name), getattr(wanted, name)

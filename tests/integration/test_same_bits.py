@@ -29,6 +29,8 @@ OPTIONS = (
     "--sft.batch_size=32",
     "--stages.1.steps=1",
     "--stages.1.filter_rollouts=0",
+    "--rl.entropy_target=9",
+    "--rl.entropy_step=0.01",
 )
 
 
@@ -61,6 +63,7 @@ def test_weights_rows_and_records_are_those_of_the_quiet_machine(runs: tuple[Pat
     rows = [[without_times(row) for row in read_rows(run)] for run in runs]
     assert rows[0] == rows[1]
     assert any(row.get("loss/policy") for row in rows[0]), "nothing was learned"
+    assert rows[0][-2]["entropy/alpha"] > 0, "the state of the entropy term is not that of a beginning"
     assert records(quiet) == records(busy)
 
 

@@ -32,7 +32,6 @@ def test_loss_benchmark_small(tmp_path: Path) -> None:
     assert done.returncode in (0, 1), done.stderr  # tiny shapes may miss the bars
     result = json.loads(out.read_text())
     assert [level["level"] for level in result["levels"]] == ["head"]
-    assert all(level["gradient_difference"] < 1e-5 for level in result["levels"])
     assert len(result["claims"]) == 2
 
 

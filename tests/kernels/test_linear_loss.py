@@ -28,7 +28,7 @@ from ..warm_python import warm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from gpu.cases import Rows
+from gpu.cases import Rows, exact_entropy
 
 TEMPERATURE = 0.8
 
@@ -112,6 +112,32 @@ def test_gradients_in_double_precision() -> None:
     assert torch.autograd.gradcheck(
         lambda h, w: linear_loss(h, w, rows.ids_N, lambda x, _: x.sin(), chunk_rows=3)[0], (hidden_ND, weight_VD)
     )
+
+
+@pytest.mark.parametrize("grad_output", [None, 3.0])
+@pytest.mark.parametrize("chunk_rows", [1, 5, 100])
+def test_the_entropy_term_has_its_value_and_its_gradient(
+    chunk_rows: int, grad_output: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.torch_ops, "BLOCK_BYTES", 4 * 53 * 3)
+    hidden_ND, weight_VD, rows = problem()
+    exact = [x.detach().double().requires_grad_() for x in (hidden_ND, weight_VD)]
+    logits_NV, weights_N = exact[0] @ exact[1].T, 0.5 * rows.weights_N.flip(0)
+    logprobs_N, _ = logprobs_and_entropy(logits_NV, rows.ids_N, TEMPERATURE)
+    expected = (rows.loss_of(logprobs_N, slice(None)) + weights_N * exact_entropy(logits_NV, TEMPERATURE)).sum()
+    more = {"entropy_weights_N": weights_N, "grad_output": grad_output, "chunk_rows": chunk_rows}
+    loss, _ = run(hidden_ND, weight_VD, rows, **more)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    factor = grad_output or 1.0
+    for ours, theirs in zip(
+        gradients(loss * factor, hidden_ND, weight_VD), gradients(expected * factor, *exact), strict=True
+    ):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-6)
+
+
+def test_entropy_weights_are_one_per_row() -> None:
+    with pytest.raises(ValueError, match=r"one entropy weight per row, \(41,\), got \(3,\)"):
+        run(*problem(), entropy_weights_N=torch.ones(3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -69,10 +69,14 @@ PLANTED = {
     "phantom column": ("sum_B = exp_BV.sum(-1)", "sum_B = exp_BV.sum(-1) + (-max_B1[:, 0]).exp()"),
     "forbidden column in the entropy": ("shifted_BV.clamp_(min=FLOOR))", "shifted_BV)"),
     "entropy without mean": ("- _weighted_sum(exp_BV, shifted_BV) / sum_B", ""),
-    "token left out of the gradient": ("exp_BV.scatter_add_(1, ids_B1, -sum_B[:, None])", "pass"),
+    "token left out of the gradient": ("exp_BV.scatter_add_(1, ids_B1, -at_token_B[:, None])", "pass"),
     "wrong token": ("ids_N[rows, None]", "ids_N[rows, None] - 1"),
     "wrong row": ("slice(first_row + rows.start, first_row + rows.stop)", "slice(num_rows - len(x_BV), num_rows)"),
-    "gradient upside down": ("(-slope_B /", "(slope_B /"),
+    "gradient upside down": ("-slope_B / (", "slope_B / ("),
+    "entropy without value": ("found.loss_N[rows] += weights_B * entropy_B", "pass"),
+    "entropy without gradient": ("exp_BV.mul_(shifted_BV)", "exp_BV.mul_(slope_B[:, None])"),
+    "entropy of unnormalised probabilities": ("(entropy_B - sum_B.log())", "entropy_B"),
+    "entropy of another row": ("entropy_weights_N[named]", "entropy_weights_N[: len(x_BV)]"),
 }
 
 

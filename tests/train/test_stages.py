@@ -17,6 +17,7 @@ from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import FinishReason, Group, Task, Trajectory, Turn
 from rocstar.train import loop
+from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.evaluation import during_training
 from rocstar.train.groups.source import Batch, Roller, Source
 from rocstar.train.learner import checkpoint
@@ -480,6 +481,7 @@ async def resumed(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pro
 
 def progress_at(step: int, **changes: Any) -> dict[str, Any]:
     progress = {"step": step, "version": step, "dropped_tasks": ["task1"], "bad_steps": 2, "source": "live"}
+    progress["entropy"] = {"c": 0.25, "alpha": 0.0}
     return progress | {"stage": "one", "first_step": 0, "cursor": {"taken": step}} | changes
 
 
@@ -547,6 +549,8 @@ async def test_it_goes_on_where_the_source_stood(
     run = make_run(TWO_STAGES)
     opened = await resumed(run, monkeypatch, tmp_path, progress_at(**progress))
     assert scripted[: len(events)] == events and opened.calls == calls and run.bad_steps == 2
+    assert run.entropy == EntropyControl(c=0.25)
+    assert cast(Any, run.team).saved[-1][1]["entropy"] == progress_at(0)["entropy"]
 
 
 @pytest.mark.parametrize("began", ["live", "records"])

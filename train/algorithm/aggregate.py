@@ -19,11 +19,6 @@ def token_weights(lengths: Sequence[int]) -> list[float]:
 
     Edge cases: a trajectory without loss tokens gets weight 0.0; a batch without loss tokens gets 0.0
     everywhere.
-
-    Raises:
-        ValueError: a length is negative.
     """
-    if any(length < 0 for length in lengths):
-        raise ValueError(f"token counts cannot be negative, got {list(lengths)}")
     num_tokens = sum(lengths)
     return [1.0 / num_tokens if length else 0.0 for length in lengths]

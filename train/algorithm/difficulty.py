@@ -34,13 +34,7 @@ class SolveRate:
     attempts: float = 0.0
 
     def after(self, correct: int, attempts: int) -> SolveRate:
-        """Return the counts after a group. One without a scored attempt changes nothing.
-
-        Raises:
-            ValueError: not 0 <= correct <= attempts.
-        """
-        if not 0 <= correct <= attempts:
-            raise ValueError(f"need 0 <= correct <= attempts, got {correct} of {attempts}")
+        """Return the counts after a group. One without a scored attempt changes nothing."""
         if not attempts:
             return self
         return SolveRate(FORGET * self.correct + correct, FORGET * self.attempts + attempts)

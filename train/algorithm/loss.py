@@ -165,8 +165,8 @@ def logprobs_and_entropy(logits_TV: Tensor, ids_T: Tensor, temperature: float) -
     """Return log_softmax(logits / temperature)[token], and the entropy of softmax(logits / temperature).
 
     This is the one definition of a log-prob: sampling, old and current ones all follow it. Both are in
-    float32 (float64 for float64 logits). Entropy, in nats, has no gradient: it is a metric here, and the
-    objective has no entropy term. A forbidden token (logit -inf) adds 0 to it.
+    float32 (float64 for float64 logits). Entropy, in nats, has no gradient here; `linear_loss` has that of the entropy
+    term. A forbidden token (logit -inf) adds 0 to it.
 
     Raises:
         ValueError: `temperature` is not positive.
@@ -179,6 +179,29 @@ def logprobs_and_entropy(logits_TV: Tensor, ids_T: Tensor, temperature: float) -
         # entr(p) = -p log p with entr(0) = 0; -p * log_softmax would be NaN for a forbidden token.
         entropy_T: Tensor = torch.special.entr(log_softmax_TV.exp()).sum(-1)
     return log_softmax_TV.gather(-1, ids_T.unsqueeze(-1)).squeeze(-1), entropy_T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyControl:
+    """The coefficient of the entropy term: the loss of an update is the policy loss - alpha * mean entropy.
+
+        c' = max(0, c + step if e < target else c - step)        alpha' = c' if e < target else 0
+
+    e is the mean entropy (nats) of the policy's tokens that a batch learned, c' and alpha' are of the next batch; both
+    begin at 0. The mean is over all policy tokens of the update, whatever `off_policy.correction` makes of them.
+
+    Source: Skywork-OR1 (arXiv 2505.22312). In its program the target is 0.2 nats, the step 1e-4, c at most 0.005 (here
+    it has no upper bound), and e the mean of -log p of the sampled tokens instead of the entropies.
+    """
+
+    c: float = 0.0
+    alpha: float = 0.0
+
+    def after(self, entropy: float, *, target: float, step: float) -> "EntropyControl":
+        """Return the control of the next batch. `entropy`: the mean of the present one, in nats."""
+        is_below = entropy < target
+        c = max(0.0, self.c + (step if is_below else -step))
+        return EntropyControl(c=c, alpha=c if is_below else 0.0)
 
 
 def _check(**tensors_T: Tensor | None) -> None:

@@ -72,13 +72,11 @@ def correct(tokens: PolicyTokens, *, mode: Correction, cap: float, floor: float)
 
     Args:
         tokens: whole sequences if `mode.reads_sequences`.
-        cap, floor: bounds on the ratio; `floor` is used by `icepop` and `negative_mask` only.
+        cap, floor: bounds on the ratio, 0 <= floor < cap; `floor` is used by `icepop` and `negative_mask` only.
 
     Raises:
-        ValueError: not 0 <= floor < cap, or parts of sequences where whole ones are needed.
+        ValueError: parts of sequences where whole ones are needed.
     """
-    if not 0 <= floor < cap:
-        raise ValueError(f"need 0 <= floor < cap, got floor={floor}, cap={cap}")
     log_ratio_T = (tokens.old_logprobs_T - tokens.rollout_logprobs_T).detach()
     dtype = log_ratio_T.dtype
     if mode == Correction.negative_mask:

@@ -37,28 +37,6 @@ class DropReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryStats:
-    """The counts that the penalty is made of.
-
-    Invariant: 0 <= num_tool_errors <= num_tool_calls, num_answers >= 0 and num_turns >= 1.
-    """
-
-    num_tool_calls: int
-    """Every call the policy wrote, also undecodable ones."""
-    num_tool_errors: int
-    """Calls whose result is an error by its status, not by the word "error" in its text."""
-    num_answers: int
-    """Closed `<answer>...</answer>` blocks in the text the policy wrote."""
-    num_turns: int
-    """Completions of the policy; the last one counts too."""
-
-    def __post_init__(self) -> None:
-        counts_are_sane = 0 <= self.num_tool_errors <= self.num_tool_calls and self.num_answers >= 0
-        if not counts_are_sane or self.num_turns < 1:
-            raise ValueError(f"need 0 <= errors <= calls, answers >= 0 and turns >= 1, got {self}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Penalty:
     """The two terms of the penalty, each in [0, 1].
 
@@ -67,10 +45,6 @@ class Penalty:
 
     error: float
     format: float
-
-    def __post_init__(self) -> None:
-        if not (0.0 <= self.error <= 1.0 and 0.0 <= self.format <= 1.0):
-            raise ValueError(f"penalty terms must lie in [0, 1], got {self}")
 
     @property
     def total(self) -> float:
@@ -92,36 +66,25 @@ class Decision:
         return self.reason is DropReason.kept
 
 
-def roc_penalty(stats: TrajectoryStats) -> Penalty:
+def roc_penalty(*, num_tool_calls: int, num_tool_errors: int, num_answers: int, num_turns: int) -> Penalty:
     """Return the penalty of one trajectory.
 
     p_err    = 0.5 if there is no tool call, else errors / calls            (arXiv 2508.20722, Eq. 4)
     p_format = 1 if there is no answer, else min(1, (answers - 1) / turns)  (Eq. 5)
 
+    Args:
+        num_tool_calls: every call the policy wrote, also undecodable ones.
+        num_tool_errors: calls whose result is an error by its status, not by the word "error" in its text.
+        num_answers: closed `<answer>...</answer>` blocks in the text the policy wrote.
+        num_turns: completions of the policy, at least 1; the last one counts too.
+
     Assumes that the counts are structured. The released code looks for the word "error" in the tool text
     and counts only the turns that begin inside the response; a single-turn answer costs 1.0 there and 0
     here, as in the paper.
     """
-    error = stats.num_tool_errors / stats.num_tool_calls if stats.num_tool_calls else NO_TOOL_CALL_PENALTY
-    format_ = min(1.0, (stats.num_answers - 1) / stats.num_turns) if stats.num_answers else 1.0
+    error = num_tool_errors / num_tool_calls if num_tool_calls else NO_TOOL_CALL_PENALTY
+    format_ = min(1.0, (num_answers - 1) / num_turns) if num_answers else 1.0
     return Penalty(error=error, format=format_)
-
-
-def keep_for(num_scored: int, num_generated: int, keep: int) -> int:
-    """Return how many siblings to keep when only `num_scored` of `num_generated` have a reward.
-
-    min(keep, num_scored): a failed sibling is made up for by the spare ones. "In proportion" is then the
-    work of the quotas, which follow the shares of positives and negatives among the scored siblings.
-
-    Raises:
-        ValueError: not 0 <= num_scored <= num_generated, or not 1 <= keep <= num_generated.
-    """
-    if not (0 <= num_scored <= num_generated and 1 <= keep <= num_generated):
-        raise ValueError(
-            f"need 0 <= scored <= generated and 1 <= keep <= generated, "
-            f"got scored={num_scored}, generated={num_generated}, keep={keep}"
-        )
-    return min(keep, num_scored)
 
 
 def choose_siblings(
@@ -147,21 +110,14 @@ def choose_siblings(
     Invariant: equal rewards keep none (`no_signal`); else N <= keep or mode `none` keeps all; else exactly
     `keep` are kept, with both signs if there are both, and their rewards are not all equal.
 
+    Assumes one verdict and one penalty per reward, `eps` above 0, and `keep` of at least 2, which holds both signs.
+
     Raises:
-        ValueError: a reward is not finite, the lengths differ, `eps` is not positive, or `keep` is below 2
-            where something must be dropped (one kept sibling cannot hold both signs).
+        ValueError: a reward is not finite.
     """
     num_given = len(rewards_N)
     if not all(math.isfinite(reward) for reward in rewards_N):
         raise ValueError(f"rewards must be finite, got {list(rewards_N)}; a failed trajectory has no reward")
-    if not len(penalties_N) == len(correct_N) == num_given:
-        raise ValueError(
-            f"need one verdict and one penalty per reward, got {len(correct_N)} and {len(penalties_N)} for {num_given}"
-        )
-    if eps <= 0:
-        raise ValueError(f"eps must be positive, got {eps}; at 0 the weight of a clean trajectory is infinite")
-    if keep < 2 and keep < num_given:
-        raise ValueError(f"keep must be at least 2 to hold a positive and a negative, got {keep}")
     if has_no_signal(rewards_N):
         return [Decision(reason=DropReason.no_signal, inclusion_weight=None)] * num_given
     if num_given <= keep or mode == RocMode.none:

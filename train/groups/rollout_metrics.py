@@ -19,8 +19,7 @@ from rocstar.train.tasks.verify import extract_answer, num_answers
 def rollout_metrics(selection: Selection) -> dict[str, float]:
     """Everything known before the update."""
     trajectories = [t for t, _ in selection.verdicts]
-    scored = [t for t in trajectories if isinstance(t.outcome, Scored)]
-    correct = [t for t in scored if _is_correct(t)]
+    rewards, correct = _rewards(trajectories), [t for t in trajectories if _is_correct(t)]
     results = [r for t in trajectories for r in t.results]
     ledger = selection.ledger()
     metrics = {
@@ -44,11 +43,11 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     }
     buckets = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
     metrics |= {f"ledger/{bucket}": float(ledger[bucket]) for bucket in buckets}
-    if scored:
-        metrics["reward/mean"] = _mean(_reward(t) for t in scored)
-        metrics["reward/correct_share"] = len(correct) / len(scored)
+    if rewards:
+        metrics["reward/mean"] = _mean(rewards)
+        metrics["reward/correct_share"] = len(correct) / len(rewards)
     if selection.kept:
-        metrics["reward/mean_kept"] = _mean(_reward(t) for t in selection.kept)
+        metrics["reward/mean_kept"] = _mean(_rewards(selection.kept))
     if any(t.results for t in correct):
         metrics["tool/error_share_in_correct"] = _mean(r.is_error for t in correct for r in t.results)
     penalties = [v for t, v in selection.verdicts if v.penalty_error is not None and _is_correct(t)]
@@ -104,8 +103,8 @@ def released_metrics(selection: Selection) -> dict[str, float]:
     }
 
 
-def _reward(trajectory: Trajectory) -> float:
-    return trajectory.outcome.reward if isinstance(trajectory.outcome, Scored) else 0.0
+def _rewards(trajectories: Iterable[Trajectory]) -> list[float]:
+    return [t.outcome.reward for t in trajectories if isinstance(t.outcome, Scored)]
 
 
 _NO_TOOL = ("malformed_call", "unknown_tool", "too_many_calls")

@@ -17,16 +17,7 @@ from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
 from rocstar.engine.types import Failed, Group, Origin, Scored, Task, Trajectory
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal
 from rocstar.train.algorithm.penalties import Penalties, not_below_zero
-from rocstar.train.algorithm.roc import (
-    Decision,
-    DropReason,
-    Penalty,
-    RocMode,
-    TrajectoryStats,
-    choose_siblings,
-    keep_for,
-    roc_penalty,
-)
+from rocstar.train.algorithm.roc import Decision, DropReason, Penalty, RocMode, choose_siblings, roc_penalty
 from rocstar.train.groups.advantages import estimate, sample_of
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.tasks.verify import num_answers
@@ -68,20 +59,15 @@ class Selection:
         )
 
 
-def stats_of(trajectory: Trajectory) -> TrajectoryStats:
-    """The counts behind the penalty. A call counts once it was answered, by the sandbox or by a refusal."""
+def penalty_of(trajectory: Trajectory) -> Penalty:
+    """Return the penalty of Resample-on-Correct. A call counts once the sandbox or a refusal answered it."""
     results = trajectory.results
-    return TrajectoryStats(
+    return roc_penalty(
         num_tool_calls=len(results),
         num_tool_errors=sum(r.is_error for r in results),
         num_answers=num_answers(trajectory),
         num_turns=max(1, len(trajectory.turns)),
     )
-
-
-def penalty_of(trajectory: Trajectory) -> Penalty:
-    """Return the penalty of a trajectory in Resample-on-Correct."""
-    return roc_penalty(stats_of(trajectory))
 
 
 def select(
@@ -203,17 +189,13 @@ def resample_on_correct(group: Group, config: RlConfig, *, seed: int, step: int)
     pairs = [(t, t.outcome) for t in trajectories if isinstance(t.outcome, Scored)]
     outcomes = [outcome for _, outcome in pairs]
     penalties = [penalty_of(t) for t, _ in pairs]
-    rewards, num_scored = [outcome.reward for outcome in outcomes], len(pairs)
-    num_siblings = len(trajectories)  # a conversation that was served has as many as were asked for
-    decisions = [Decision(reason=DropReason.kept, inclusion_weight=None)] * num_scored
+    decisions = [Decision(reason=DropReason.kept, inclusion_weight=None)] * len(pairs)
     if config.uses_rewards:
         decisions = choose_siblings(
-            rewards,
+            [outcome.reward for outcome in outcomes],
             [outcome.is_correct for outcome in outcomes],
             penalties,
-            keep=num_scored
-            if has_no_signal(rewards)
-            else keep_for(num_scored, num_siblings, min(config.group_size, num_siblings)),
+            keep=config.group_size,
             mode=RocMode(config.roc_mode),
             rng=random.Random(f"{seed}|roc|{step}|{group.task.id}"),
             eps=config.roc_eps,

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -295,17 +295,12 @@ def _reduce(world: World, step: Callable[[], LossStats]) -> LossStats:
         parts: list[list[BadMicroBatch]] = [[]] * world.size
         dist.all_gather_object(parts, error.parts)
         raise NonFiniteGradientError(str(error), [part for ranks in parts for part in ranks]) from None
-    sums = torch.tensor([getattr(stats, name) for name in LossStats.SUMS], dtype=torch.float64)
-    top = torch.tensor([stats.max_ratio], dtype=torch.float64)
-    dist.all_reduce(sums)
-    dist.all_reduce(top, dist.ReduceOp.MAX)
-    for name, value in zip(LossStats.SUMS, sums.tolist(), strict=True):
-        setattr(stats, name, value)
-    stats.max_ratio = float(top)
-    gathered: list[Any] = [None] * world.size
-    dist.all_gather_object(gathered, (stats.worst, stats.unwritten))
-    stats.worst, stats.unwritten = [], []
-    for worst, unwritten in gathered:
-        stats.keep_worst(worst)
-        stats.unwritten += unwritten
-    return stats
+    total, gathered = replace(stats, worst=[], unwritten=[]), [stats] * world.size
+    dist.all_gather_object(gathered, stats)
+    for name in LossStats.SUMS:
+        setattr(total, name, sum(getattr(one, name) for one in gathered))
+    total.max_ratio = max(one.max_ratio for one in gathered)
+    for one in gathered:
+        total.keep_worst(one.worst)
+        total.unwritten += one.unwritten
+    return total

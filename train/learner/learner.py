@@ -20,11 +20,13 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import PreTrainedModel
 
 from rocstar.kernels.cpu_products import fast_products
@@ -85,6 +87,8 @@ class LossSettings:
     cap: float = 2.0
     floor: float = 0.5
     gate: Gate | None = None
+    entropy_alpha: float = 0.0
+    """Coefficient of the mean entropy, which the loss loses; 0: there is no such term."""
     measures_start: bool = False
     """Score the batch under the start policy too."""
 
@@ -177,17 +181,10 @@ class Learner:
     @fast_products()
     def logprobs(self, microbatches: Sequence[MicroBatch], temperature: float) -> list[Tensor]:
         """fp32 log-probs_T of each microbatch's targets under the present weights."""
-
-        def head_for(micro: MicroBatch) -> Head[Tensor]:
-            ids_T = micro.targets_T.to(self.device)
-            return lambda hidden, weight: linear_logprobs(
-                hidden, weight, ids_T, temperature=temperature, head_dtype=self.policy.head_dtype
-            )
-
         self._come_back()
-        found = []
+        score, found = partial(linear_logprobs, temperature=temperature, head_dtype=self.policy.head_dtype), []
         for micro in microbatches:
-            found.append(self.policy(micro, head_for(micro)))
+            found.append(self.policy(micro, partial(score, ids_N=micro.targets_T.to(self.device))))
             self._next_microbatch()
         return found
 
@@ -217,6 +214,7 @@ class Learner:
         """Policy loss of one microbatch, accumulated into the gradients. Also its log-probs_T."""
         ids_T, weights_T = micro.targets_T.to(self.device), micro.weights_T.to(self.device)
         tokens_at = micro.tokens_at(self.device)
+        entropy_weights_T = -settings.entropy_alpha * weights_T if settings.entropy_alpha else None
 
         def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
             tokens = tokens_at(logprobs_C, rows)
@@ -224,22 +222,23 @@ class Learner:
             return policy_loss(settings.loss, tokens, weights_T=weights_T[rows], factors_T=factors_C)
 
         def policy_head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
-            if not settings.reads_sequences:
-                return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of, settings.temperature)
-            logprobs_T = linear_logprobs(
-                hidden_TD, weight_VD, ids_T, temperature=settings.temperature, head_dtype=self.policy.head_dtype
-            )
-            whole = of_all_rows(loss_of, logprobs_T)
-            return self._linear_loss(hidden_TD, weight_VD, ids_T, whole, settings.temperature)
+            chosen: LossOf = loss_of
+            if settings.reads_sequences:
+                logprobs_T = linear_logprobs(
+                    hidden_TD, weight_VD, ids_T, temperature=settings.temperature, head_dtype=self.policy.head_dtype
+                )
+                chosen = of_all_rows(loss_of, logprobs_T)
+            return self._linear_loss(hidden_TD, weight_VD, ids_T, chosen, settings.temperature, entropy_weights_T)
 
         echo: RowLoss | None = None
 
         def head(hidden_XD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
             nonlocal echo
-            if micro.echo_targets_E is None:
+            if micro.echo_targets_E is None or micro.echo_weights_E is None:
                 return policy_head(hidden_XD, weight_VD)
             loss, rows = policy_head(hidden_XD[: len(ids_T)], weight_VD)
-            echo_loss, echo = self._echo_loss(micro, hidden_XD[len(ids_T) :], weight_VD)
+            imitated = micro.echo_targets_E, micro.echo_weights_E
+            echo_loss, echo = self._imitation_loss(hidden_XD[len(ids_T) :], weight_VD, *imitated)
             return loss + echo_loss, rows
 
         loss, rows = self._backward(micro.with_echo(), head)
@@ -253,31 +252,32 @@ class Learner:
         stats.echo, stats.echo_tokens = float(-echo.logprobs_N.sum()), float(len(echo.logprobs_N))
         return stats, rows.logprobs_N
 
-    def _echo_loss(self, micro: MicroBatch, hidden_ED: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
-        """Imitation of tool results, at temperature 1: nothing samples them."""
-        assert micro.echo_targets_E is not None and micro.echo_weights_E is not None
-        weights_E = micro.echo_weights_E.to(self.device)
-
-        def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
-            return imitation_loss(logprobs_C, weights_T=weights_E[rows])
-
-        return self._linear_loss(hidden_ED, weight_VD, micro.echo_targets_E.to(self.device), loss_of)
+    def _imitation_loss(
+        self, hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, weights_T: Tensor
+    ) -> tuple[Tensor, RowLoss]:
+        """At temperature 1: nothing samples these tokens."""
+        ids_T, on_device_T = targets_T.to(self.device), weights_T.to(self.device)
+        return self._linear_loss(
+            hidden_TD,
+            weight_VD,
+            ids_T,
+            lambda logprobs_C, rows: imitation_loss(logprobs_C, weights_T=on_device_T[rows]),
+        )
 
     def imitation_backward(self, micro: MicroBatch) -> tuple[LossStats, Tensor]:
         """Weighted next-token loss of one microbatch; `loss` of the stats is the plain sum."""
-        ids_T, weights_T = micro.targets_T.to(self.device), micro.weights_T.to(self.device)
-
-        def loss_of(logprobs_C: Tensor, rows: slice) -> Tensor:
-            return imitation_loss(logprobs_C, weights_T=weights_T[rows])
-
-        def head(hidden_TD: Tensor, weight_VD: Tensor) -> tuple[Tensor, RowLoss]:
-            return self._linear_loss(hidden_TD, weight_VD, ids_T, loss_of)
-
+        head = partial(self._imitation_loss, targets_T=micro.targets_T, weights_T=micro.weights_T)
         logprobs_T = self._backward(micro, head)[1].logprobs_N
         return LossStats(loss=float(-logprobs_T.sum()), tokens=float(len(logprobs_T))), logprobs_T
 
     def _linear_loss(
-        self, hidden_TD: Tensor, weight_VD: Tensor, ids_T: Tensor, loss_of: LossOf, temperature: float = 1.0
+        self,
+        hidden_TD: Tensor,
+        weight_VD: Tensor,
+        ids_T: Tensor,
+        loss_of: LossOf,
+        temperature: float = 1.0,
+        entropy_weights_T: Tensor | None = None,
     ) -> tuple[Tensor, RowLoss]:
         """With the gradient of `_backward`."""
         return linear_loss(
@@ -288,6 +288,7 @@ class Learner:
             temperature=temperature,
             head_dtype=self.policy.head_dtype,
             grad_output=float(self.world_size),
+            entropy_weights_N=entropy_weights_T,
         )
 
     @fast_products()
@@ -432,13 +433,9 @@ class Learner:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 grads.append(parameter.grad)
-        flat = torch.cat([grad.flatten() for grad in grads])
+        flat = parameters_to_vector(grads)
         dist.all_reduce(flat)
-        flat /= self.world_size
-        begin = 0
-        for grad in grads:
-            grad.copy_(flat[begin : begin + grad.numel()].view_as(grad))
-            begin += grad.numel()
+        vector_to_parameters(flat / self.world_size, grads)
 
     def _next_microbatch(self) -> None:
         done, total = self.gone_through
@@ -454,14 +451,8 @@ class Learner:
             self.optimizers.zero_grad()
             stats, logprobs_T = self._micro_backward(micro, settings)
             grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-            parts.append(
-                BadMicroBatch(
-                    micro=micro,
-                    logprobs_T=logprobs_T.cpu(),
-                    loss=stats.loss,
-                    grad_norm=_whole(torch.nn.utils.get_total_norm(grads)),
-                )
-            )
+            norm = _whole(torch.nn.utils.get_total_norm(grads))
+            parts.append(BadMicroBatch(micro=micro, logprobs_T=logprobs_T.cpu(), loss=stats.loss, grad_norm=norm))
         self.optimizers.zero_grad()
         return parts
 
@@ -484,15 +475,9 @@ def _sums(loss: Tensor, entropy_T: Tensor, ratio_T: Tensor, code_T: Tensor) -> L
     """The sums of one microbatch; waits for the device once."""
     low, high = code_T == CLIP_LOW, code_T == CLIP_HIGH
     top = ratio_T.max() if len(ratio_T) else loss.new_zeros(())
+    names = ("loss", "entropy", "clipped_low", "clipped_high", "max_ratio")
     sums = torch.stack([loss, entropy_T.sum(), low.sum(), high.sum(), top]).tolist()
-    return LossStats(
-        loss=sums[0],
-        tokens=float(len(ratio_T)),
-        entropy=sums[1],
-        clipped_low=sums[2],
-        clipped_high=sums[3],
-        max_ratio=sums[4],
-    )
+    return LossStats(tokens=float(len(ratio_T)), **dict(zip(names, sums, strict=True)))
 
 
 def _whole(norm: Tensor) -> float:

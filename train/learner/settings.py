@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.algorithm.losses import LOSSES
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.learner.learner import LossSettings
+from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.own_loss import OwnLoss
 from rocstar.train.recipe.config import Recipe, SftConfig
 
 
-def loss_settings(recipe: Recipe, step: int = 0) -> LossSettings:
-    """Return the recipe's policy loss. step: of the run, from 1; 0 outside a run."""
+def loss_settings(recipe: Recipe, step: int = 0, *, alpha: float = 0.0) -> LossSettings:
+    """Return the recipe's policy loss. step: of the run, from 1; 0 outside a run. alpha: see `EntropyControl`."""
     rl, off_policy = recipe.rl, recipe.off_policy
     every = rl.start_kl_every
     return LossSettings(
@@ -21,8 +23,17 @@ def loss_settings(recipe: Recipe, step: int = 0) -> LossSettings:
         cap=off_policy.cap,
         floor=off_policy.floor,
         gate=off_policy_gate(recipe),
+        entropy_alpha=alpha if rl.entropy_target else 0.0,
         measures_start=every > 0 and step > 0 and step % every == 0,
     )
+
+
+def next_entropy(recipe: Recipe, entropy: EntropyControl, stats: LossStats) -> EntropyControl:
+    """Return the control of the step after one that used `entropy`: the same if it learned nothing."""
+    if stats.is_paused or not stats.tokens:
+        return entropy
+    rl = recipe.rl
+    return entropy.after(stats.entropy / stats.tokens, target=rl.entropy_target, step=rl.entropy_step)
 
 
 def off_policy_gate(recipe: Recipe) -> Gate:

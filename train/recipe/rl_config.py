@@ -172,6 +172,15 @@ class RlConfig(Section):
         description="weight of the mean cross-entropy over the tokens of tool results, beside the policy loss (ECHO, "
         "arXiv 2605.24517; 0.1 there); 0 = they are not learned",
     )
+    entropy_target: Expert[Annotated[float, Unit("nats per token")]] = Field(
+        0.0,
+        ge=0,
+        description="after a step whose mean entropy is below it, the loss has a term -alpha * mean entropy "
+        "(EntropyControl in train/algorithm/loss.py; 0.2 in Skywork-OR1, arXiv 2505.22312); 0 = no such term",
+    )
+    entropy_step: Expert[Annotated[float, Unit("factor per step")]] = Field(
+        1e-4, gt=0, description="by which alpha rises after a step below the target, or falls, to 0 at least"
+    )
     start_kl_every: Expert[Steps] = Field(
         0,
         ge=0,

@@ -99,6 +99,10 @@ PLANTED = {
         "t = tl.load(ids_ptr + row).to(tl.int32)",
         "t = tl.load(ids_ptr + row).to(tl.int32) - 1",
     ),
+    "entropy without gradient": ("pull += weight * tl.maximum(log2_p, _FLOOR)", "pass"),
+    "entropy of a forbidden column": ("tl.maximum(log2_p, _FLOOR)", "log2_p"),
+    "entropy in units of ln 2": ("tl.load(weight_ptr + row) * inv_t * _LN_2", "tl.load(weight_ptr + row) * inv_t"),
+    "entropy of another row": ("tl.load(pull_ptr + row)", "tl.load(pull_ptr)"),
     "log-sum-exp over entropy": ("log_s - W * _LN_2 / S", "log_s + W * _LN_2 / S"),
 }
 

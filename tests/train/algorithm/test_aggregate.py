@@ -19,8 +19,3 @@ def test_every_token_counts_equally(lengths: list[int], expected: list[float]) -
 def test_weights_add_up_to_one_over_the_tokens(lengths: list[int]) -> None:
     weights = token_weights(lengths)
     assert sum(n * w for n, w in zip(lengths, weights, strict=True)) == pytest.approx(1.0)
-
-
-def test_a_negative_length_is_rejected() -> None:
-    with pytest.raises(ValueError, match="cannot be negative"):
-        token_weights([3, -1])

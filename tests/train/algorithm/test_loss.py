@@ -16,6 +16,7 @@ from rocstar.train.algorithm.loss import (
     CLIP_LOW,
     CLIP_NONE,
     MAX_LOG_RATIO,
+    EntropyControl,
     imitation_loss,
     logprobs_and_entropy,
     policy_loss,
@@ -230,15 +231,6 @@ def test_half_precision_is_rejected() -> None:
         clip_loss(**(tokens | {"logprobs_T": tokens["logprobs_T"].bfloat16()}))
 
 
-@pytest.mark.parametrize(
-    "bounds", [{"clip_low": -0.1}, {"clip_low": 1.0}, {"clip_low": math.nan}, {"clip_high": -0.1}]
-)
-def test_clip_bounds_without_an_interval_around_1_are_rejected(bounds: dict[str, Any]) -> None:
-    (name, value) = next(iter(bounds.items()))
-    with pytest.raises(ValueError, match=f"{name}={value}"):
-        clip_loss(**random_tokens(), **bounds)
-
-
 def test_imitation_is_weighted_cross_entropy() -> None:
     logits_TV = torch.randn(6, 11, generator=torch.Generator().manual_seed(1), requires_grad=True)
     ids_T, weights_T = torch.arange(6), torch.arange(6) / 10
@@ -249,6 +241,17 @@ def test_imitation_is_weighted_cross_entropy() -> None:
     torch.testing.assert_close(ours_TV, theirs_TV)
     with pytest.raises(ValueError, match="one length"):
         imitation_loss(loss_T, weights_T=weights_T[:1])
+
+
+# --- The coefficient of the entropy term ---
+
+
+def test_the_coefficient_rises_below_the_target_and_acts_there_alone() -> None:
+    control, found = EntropyControl(), []
+    for entropy in (0.1, 0.1, 0.3, 0.1, 0.2, 0.2, 0.2, 0.1):
+        control = control.after(entropy, target=0.2, step=0.5)
+        found.append((control.c, control.alpha))
+    assert found == [(0.5, 0.5), (1.0, 1.0), (0.5, 0.0), (1.0, 1.0), (0.5, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 0.5)]
 
 
 # --- Log-probs and entropy -------------------------------------------------------------------------------

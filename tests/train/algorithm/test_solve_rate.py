@@ -44,9 +44,3 @@ def test_what_is_always_or_never_solved_is_worth_little_and_both_alike() -> None
 def test_a_task_that_became_easy_is_known_for_it_after_two_groups() -> None:
     hard = SolveRate().after(0, 16).after(0, 16)
     assert hard.after(16, 16).after(16, 16).rate > 0.75 > hard.after(16, 16).rate
-
-
-@pytest.mark.parametrize(("correct", "attempts"), [(-1, 2), (3, 2)])
-def test_impossible_counts_are_refused(correct: int, attempts: int) -> None:
-    with pytest.raises(ValueError, match="0 <= correct <= attempts"):
-        SolveRate().after(correct, attempts)

@@ -17,12 +17,14 @@ from rocstar.kernels.row_loss import of_all_rows
 from rocstar.train.algorithm.loss import policy_loss, stopped
 from rocstar.train.algorithm.losses import LOSSES
 from rocstar.train.algorithm.off_policy import Correction
+from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack
 from rocstar.train.learner.example import Example
-from rocstar.train.learner.learner import LossSettings
+from rocstar.train.learner.learner import Learner, LossSettings
 from rocstar.train.learner.loss_stats import update_metrics
 from rocstar.train.learner.own_loss import OwnLoss, check_loss
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.model_config import LoraConfig
 
 from ...fakes.tiny import make_example, policy_tokens
 from ..algorithm.loss_oracle import CAP, FLOOR, made, oracle_factors, oracle_loss
@@ -37,11 +39,12 @@ CASES = [(name, Correction.none) for name in LOSSES] + [("clip", mode) for mode 
 CASES += [("cispo", Correction.negative_mask), ("gspo", Correction.negative_mask)]
 
 
-def log_probs(example: Example, policy: Any) -> Tensor:
-    """The log-probs of the example's targets, in the type of the policy."""
+def scores(example: Example, policy: Any) -> tuple[Tensor, Tensor]:
+    """The log-probs and the entropies of the example's targets, in the type of the policy."""
     logits = policy(input_ids=torch.from_numpy(example.ids)[None], use_cache=False).logits[0, :-1] / TEMPERATURE
-    now = torch.log_softmax(logits, -1).gather(-1, torch.from_numpy(example.ids[1:])[:, None])[:, 0]
-    return now[torch.from_numpy(example.mask[1:]).bool()]
+    targets, all_logprobs = torch.from_numpy(example.mask[1:]).bool(), torch.log_softmax(logits, -1)
+    now = all_logprobs.gather(-1, torch.from_numpy(example.ids[1:])[:, None])[:, 0]
+    return now[targets], -(all_logprobs.exp() * all_logprobs).sum(-1)[targets]
 
 
 @cache
@@ -55,7 +58,7 @@ def stale_examples() -> list[Example]:
         example = make_example([*prompt, *ids[6:]] if k < 3 else ids, mask, weight=0.5 / total, name=str(k))
         with torch.no_grad():
             noise = 0.35 * torch.randn(sum(mask), generator=generator) + GAPS[k]
-            rollout = iter((log_probs(example, policy) + noise).tolist())
+            rollout = iter((scores(example, policy)[0] + noise).tolist())
         logprobs = [next(rollout) if m else None for m in mask]
         found.append(dataclasses.replace(example, advantage=ADVANTAGES[k], rollout_logprobs=logprobs))
     return found
@@ -66,7 +69,7 @@ def old_logprobs() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(2)
     policy = model().double()
     with torch.no_grad():
-        now = {one.name: log_probs(one, policy) for one in stale_examples()}
+        now = {one.name: scores(one, policy)[0] for one in stale_examples()}
     return {name: now_T + 0.2 * torch.randn(len(now_T), generator=generator) for name, now_T in now.items()}
 
 
@@ -78,47 +81,76 @@ def micros_of(budget: int, olds: Mapping[str, Tensor] | None) -> list[MicroBatch
     return [dataclasses.replace(m, old_logprobs_T=old_T) for m, old_T in zip(micros, parts, strict=True)]
 
 
-def expected_gradient(name: str, mode: str, olds: Mapping[str, Tensor] | None) -> tuple[float, dict[str, Tensor]]:
+def expected_gradient(
+    name: str, mode: str, olds: Mapping[str, Tensor] | None, alpha: float, build: Callable[[], Any]
+) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradient by whole logits of one row after the other, in float64; a correction acts somewhere."""
-    policy = model().double()
+    policy = build().double()
     policy.set_attn_implementation("eager")
     total, all_factors = torch.zeros((), dtype=torch.float64), set[float]()
     for example in stale_examples():
-        now_T = log_probs(example, policy)
+        now_T, entropy_T = scores(example, policy)
         rollout_T = torch.from_numpy(example.rollout_logprobs[example.mask])
         old_T = now_T.detach() if olds is None else olds[example.name]
         given = old_T, rollout_T.double(), torch.full_like(old_T, float(example.advantage)), [len(old_T)]
         factors = torch.tensor(oracle_factors(mode, now_T.detach(), *given), dtype=torch.float64)
         all_factors.update(factors.tolist())
-        weights = torch.from_numpy(example.weights[example.mask])
-        total = total + (weights.double() * factors * oracle_loss(name, now_T, *given)).sum()
+        weights = torch.from_numpy(example.weights[example.mask]).double()
+        total = total + (weights * (factors * oracle_loss(name, now_T, *given) - alpha * entropy_T)).sum()
     assert (len(all_factors) > 1) == (mode != Correction.none)
     assert (0.0 in all_factors) == (mode in (Correction.icepop, Correction.sequence_mask, Correction.negative_mask))
     torch.autograd.backward(total)
     return float(total.detach()), {n: p.grad for n, p in policy.named_parameters() if p.grad is not None}
 
 
-def settings(name: str, mode: Correction = Correction.none) -> LossSettings:
-    return LossSettings(temperature=TEMPERATURE, loss=made(name), correction=mode, cap=CAP, floor=FLOOR)
+def settings(name: str, mode: Correction = Correction.none, alpha: float = 0.0) -> LossSettings:
+    loss = made(name)
+    return LossSettings(temperature=TEMPERATURE, loss=loss, correction=mode, cap=CAP, floor=FLOOR, entropy_alpha=alpha)
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["first", "later"])
-@pytest.mark.parametrize(("name", "mode"), CASES)
-def test_loss_and_gradient_are_those_of_the_oracle(name: str, mode: Correction, later: bool) -> None:
+def assert_oracle(
+    name: str, mode: Correction, *, later: bool, alpha: float = 0.0, build: Callable[[], Any] = model
+) -> None:
     """Packed in one microbatch with shared beginnings and cut into blocks, and in several microbatches."""
     olds = old_logprobs() if later else None
-    value, expected = expected_gradient(name, mode, olds)
+    value, expected = expected_gradient(name, mode, olds, alpha, build)
     for budget in (1000, 12):
-        one = learner()
-        one.optimizers.zero_grad()
+        one = Learner(build())
         micros = [*micros_of(budget, olds), empty_microbatch()]
         assert (len(micros) > 3) == (budget == 12)
-        stats = [one.policy_backward(micro, settings(name, mode))[0] for micro in micros]
+        stats = [one.policy_backward(micro, settings(name, mode, alpha))[0] for micro in micros]
         assert sum(s.loss for s in stats) == pytest.approx(value, abs=1e-6)
         found = gradients(one)
         assert found.keys() == expected.keys() and max(float(g.abs().max()) for g in expected.values()) > 0.3
         for key, gradient in found.items():
             torch.testing.assert_close(gradient.double(), expected[key], rtol=0, atol=1e-6, msg=key)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["first", "later"])
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_loss_and_gradient_are_those_of_the_oracle(name: str, mode: Correction, later: bool) -> None:
+    assert_oracle(name, mode, later=later)
+
+
+def with_adapters() -> Any:
+    policy: Any = model()
+    add_adapters(policy, LoraConfig(rank=4, alpha=12), seed=5)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0.0, 0.1, generator=generator)
+    return policy
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["first", "later"])
+@pytest.mark.parametrize(("name", "mode"), [("clip", Correction.icepop), ("gspo", Correction.negative_mask)])
+@pytest.mark.parametrize("build", [model, with_adapters])
+def test_the_entropy_term_is_that_of_the_oracle(
+    name: str, mode: Correction, later: bool, build: Callable[[], Any]
+) -> None:
+    """Over all tokens, also those that the correction masks; in one pass over the head, and in two."""
+    assert_oracle(name, mode, later=later, alpha=0.6, build=build)
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 5, 100])

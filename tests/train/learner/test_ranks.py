@@ -1,5 +1,6 @@
 """One, two and four ranks learn the same: losses, gradient norms, weights, and what stops a step."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,30 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rocstar.engine.record.learned import LearnedStep
+from rocstar.train.algorithm.losses import LOSSES
 from rocstar.train.learner.claims import check_folder
 
 Learned = dict[tuple[str, int], Any]
 
 
-@pytest.fixture(scope="session")
-def learned(run_ranks: Any) -> Learned:
+def results(folder: Path) -> Learned:
     """The results of rank 0, by case and number of ranks; see ranks/learn.py."""
     found = {}
-    for path in run_ranks("learn.py").glob("*.pt"):
+    for path in folder.glob("*.pt"):
         name, _, size = path.stem.rpartition(" ")
         found[name, int(size)] = torch.load(path, weights_only=False)
     return found
+
+
+@pytest.fixture(scope="session")
+def folder(run_ranks: Any) -> Path:
+    ended: Path = run_ranks("learn.py")
+    return ended
+
+
+@pytest.fixture(scope="session")
+def learned(folder: Path) -> Learned:
+    return results(folder)
 
 
 def test_what_goes_to_servers_bucket_by_bucket_is_the_weights(learned: Learned) -> None:
@@ -41,14 +53,27 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], *, atol: float)
         torch.testing.assert_close(weight, expected["weights"][name], rtol=0, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [("qwen3 tied", 2), ("qwen3 tied", 4), ("llama", 2), ("llama tied", 2), ("gspo", 2), ("cispo", 2)],
-)
+@pytest.mark.parametrize(("name", "size"), [("qwen3 tied", 2), ("qwen3 tied", 4), ("llama", 2), ("llama tied", 2)])
 def test_ranks_learn_what_one_process_learns(learned: Learned, name: str, size: int) -> None:
     expected = learned[name, 1]
     assert len(expected["grad_norms"]) == 5 and min(expected["grad_norms"]) > 0.01
     assert_same(learned[name, size], expected, atol=1e-5)
+
+
+def test_two_ranks_learn_each_loss_and_each_term_as_one_process_does(folder: Path) -> None:
+    """And each has an effect: no two of them end with the same weights."""
+    found = results(folder / "terms")
+    names = {name for name, _ in found}
+    others = {"sequence_mask", "negative_mask", "echo", "penalties", "entropy"}
+    assert names == {*LOSSES} | others
+    for name in names:
+        expected = found[name, 1]
+        assert len(expected["grad_norms"]) == 4 and min(expected["grad_norms"]) > 1e-3, name
+        assert_same(found[name, 2], expected, atol=1e-5)
+    assert found["echo", 2]["stats"][0]["echo_tokens"] > 0
+    for name, other in itertools.combinations(sorted(names), 2):
+        pairs = zip(found[name, 2]["weights"].values(), found[other, 2]["weights"].values(), strict=True)
+        assert max(float((a - b).abs().max()) for a, b in pairs) > 1e-4, (name, other)
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -5,6 +5,7 @@ adapters
 """
 
 import asyncio
+import dataclasses
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,9 +31,10 @@ STEPS = 3
 async def lead(team: LearnerTeam, folder: Path, *, reloads: bool) -> dict[str, Any]:
     spec = OptimSpec(kind="adamw", lr=1e-2, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
     await team.use(spec)
+    settings = dataclasses.replace(learn.SETTINGS, entropy_alpha=0.5)
     norms = []
     for batch in range(STEPS):
-        norms += (await team.policy_step(learn.updates(batch), learn.SETTINGS)).grad_norms
+        norms += (await team.policy_step(learn.updates(batch), settings)).grad_norms
         if batch == 0:
             await team.save(Order(run_dir=folder, step=1, progress={}, keep_last=1, keep_every=0))
             await team.finish_saving()

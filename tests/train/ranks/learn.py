@@ -1,10 +1,12 @@
 """Learns the same two batches on 1, 2 and 4 gloo ranks; run by test_ranks.py in a process of its own.
 
 import once -> for each number of ranks: fork them -> each case: LearnerTeam, steps -> rank 0 saves
+CASES: models, with all that is done with the weights. TERMS: losses, whose steps alone are taken, on 1 and 2 ranks.
 """
 
 import asyncio
 import dataclasses
+import itertools
 import math
 import os
 import signal
@@ -24,11 +26,11 @@ from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import DiskWeights
-from rocstar.train.algorithm.loss import PolicyLoss
-from rocstar.train.algorithm.losses.cispo import Cispo
+from rocstar.train.algorithm.advantages import ESTIMATORS, Sample
+from rocstar.train.algorithm.losses import LOSSES
 from rocstar.train.algorithm.losses.clip import Clip
-from rocstar.train.algorithm.losses.gspo import Gspo
 from rocstar.train.algorithm.off_policy import Correction, Gate
+from rocstar.train.algorithm.penalties import Penalties, not_below_zero
 from rocstar.train.learner import gather
 from rocstar.train.learner.batch import MicroBatch, pack
 from rocstar.train.learner.checkpoint_writer import Order
@@ -45,6 +47,10 @@ from rocstar.train.publish.rank_commands import FullWeights, SendWeights, WriteW
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.model_config import ModelConfig
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "algorithm"))
+
+from loss_oracle import CAP, FLOOR, made
+
 SIZES = (1, 2, 4)
 VOCAB = 40
 SMALL = {
@@ -60,12 +66,17 @@ SMALL = {
     "pad_token_id": None,
 }
 FAMILIES = {"qwen3": Qwen3Config, "llama": LlamaConfig}
+SPEC = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
 SETTINGS = LossSettings(
     temperature=0.7,
     loss=Clip(clip_low=0.2, clip_high=0.28),
     correction=Correction.token,
     gate=Gate(kl=50.0, ratio_p99=1e9, steps=3),
 )
+
+
+def corrected(mode: Correction) -> LossSettings:
+    return dataclasses.replace(SETTINGS, correction=mode)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,20 +86,39 @@ class Case:
     family: str
     tied: bool
     config: ModelConfig = ModelConfig()  # noqa: RUF009
-    correction: Correction = Correction.token
-    loss: PolicyLoss = SETTINGS.loss
+    settings: LossSettings = SETTINGS
     sizes: tuple[int, ...] = SIZES
     nodes: int = 1
     by_hand: bool = False
     """Learned update by update, by the parts of a custom loop."""
+    echo: float = 0.0
+    penalties: Penalties | None = None
 
 
+def term(echo: float = 0.0, penalties: Penalties | None = None, **changes: Any) -> Case:
+    """The clipped loss with these changes, or other advantages or tokens."""
+    settings = dataclasses.replace(SETTINGS, correction=Correction.none, cap=CAP, floor=FLOOR)
+    return Case(
+        "qwen3",
+        tied=True,
+        settings=dataclasses.replace(settings, **changes),
+        sizes=(1, 2),
+        echo=echo,
+        penalties=penalties,
+    )
+
+
+TERMS = {name: term(loss=made(name)) for name in LOSSES} | {
+    "sequence_mask": term(correction=Correction.sequence_mask),
+    "negative_mask": term(correction=Correction.negative_mask),
+    "echo": term(echo=0.5),
+    "penalties": term(penalties=Penalties(length=0.25, turns=0.1, buffer=6, limit=16)),
+    "entropy": term(entropy_alpha=0.5),
+}
 CASES = {
     "qwen3 tied": Case("qwen3", tied=True),
-    "llama": Case("llama", tied=False, correction=Correction.icepop, sizes=(1, 2)),
-    "llama tied": Case("llama", tied=True, correction=Correction.sequence, sizes=(1, 2)),
-    "gspo": Case("qwen3", tied=True, loss=Gspo(low=0.85, high=1.2), correction=Correction.negative_mask, sizes=(1, 2)),
-    "cispo": Case("llama", tied=False, loss=Cispo(low=0.7, high=1.6), correction=Correction.none, sizes=(1, 2)),
+    "llama": Case("llama", tied=False, settings=corrected(Correction.icepop), sizes=(1, 2)),
+    "llama tied": Case("llama", tied=True, settings=corrected(Correction.sequence), sizes=(1, 2)),
     "checkpointing": Case("qwen3", tied=True, config=ModelConfig(activation_checkpointing="on"), sizes=(2,)),
     "over nodes": Case("qwen3", tied=True, config=ModelConfig(sharding="node"), sizes=(4,), nodes=2),
     "by hand": Case("qwen3", tied=True, sizes=(1, 2), by_hand=True),
@@ -127,8 +157,26 @@ def examples(batch: int) -> list[Example]:
     return made
 
 
-def updates(batch: int) -> list[list[MicroBatch]]:
+def penalized(rows: list[Example], penalties: Penalties) -> list[Example]:
+    """The rows as one group, every other one right, with the advantages of their penalized rewards."""
+    samples = []
+    for k, row in enumerate(rows):
+        turns = tuple(len(list(run)) for has_loss, run in itertools.groupby(row.mask) if has_loss)
+        others = len(row.mask) - row.num_targets
+        samples.append(
+            Sample(reward=k % 2, is_correct=k % 2 == 1, tokens_U=turns, errors_U=(0,) * len(turns), tool_tokens=others)
+        )
+    (given,) = ESTIMATORS["grpo"]([penalties.applied(samples)])
+    advantages = not_below_zero(samples, given)
+    return [dataclasses.replace(row, advantage=a) for row, a in zip(rows, advantages, strict=True)]
+
+
+def updates(batch: int, case: Case | None = None) -> list[list[MicroBatch]]:
     rows = examples(batch)
+    if case is not None and case.penalties is not None:
+        rows = penalized(rows, case.penalties)
+    if case is not None and case.echo:
+        rows = [dataclasses.replace(row, echo=~row.mask, echo_weight=case.echo / 30) for row in rows]
     return [pack(rows[:7], tokens_per_microbatch=24), pack(rows[7:], tokens_per_microbatch=24)]
 
 
@@ -151,9 +199,27 @@ async def by_hand(team: LearnerTeam, batch: list[list[MicroBatch]], settings: Lo
     return total
 
 
+async def learned(team: LearnerTeam, found: list[LossStats]) -> dict[str, Any]:
+    weights = await team.run(FullWeights(1))
+    return {
+        "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],
+        "kl": [s.mismatch.kl() for s in found],
+        "worst": [[(w.trajectory, w.position) for w in s.worst] for s in found],
+        "grad_norms": [norm for s in found for norm in s.grad_norms],
+        "weights": {name: w.detach().clone() for name, w in weights},
+    }
+
+
+async def lead_term(team: LearnerTeam, case: Case) -> dict[str, Any]:
+    await team.use(SPEC)
+    found = [await team.policy_step(updates(batch, case), case.settings) for batch in range(2)]
+    result = await learned(team, found)
+    await team.stop()
+    return result
+
+
 async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case) -> dict[str, Any]:
-    spec = OptimSpec(kind="adamw", lr=1e-3, weight_decay=0.1, grad_clip=1.0, warmup_steps=2)
-    await team.use(spec)
+    await team.use(SPEC)
     await team.run(LoadStart(kept / "start", Recipe(model=case.config)))
     found: list[LossStats] = [await team.imitation_step(updates(9)[0])]
     for batch in range(2):
@@ -162,13 +228,7 @@ async def lead(team: LearnerTeam, settings: LossSettings, kept: Path, case: Case
             found.append(await by_hand(team, updates(batch), settings))
         else:
             found.append(await team.policy_step(updates(batch), settings, token_stats=place))
-    weights = await team.run(FullWeights(1))
-    result = {
-        "stats": [{name: getattr(s, name) for name in LossStats.SUMS} for s in found],
-        "kl": [s.mismatch.kl() for s in found[1:]],
-        "worst": [[(w.trajectory, w.position) for w in s.worst] for s in found[1:]],
-        "grad_norms": [norm for s in found for norm in s.grad_norms],
-        "weights": {name: w.detach().clone() for name, w in weights},
+    result = await learned(team, found) | {
         "streamed": await streamed(team, kept),
         "dtypes": {str(p.dtype) for p in team.learner.model.parameters()},
     }
@@ -232,7 +292,7 @@ def learn(rank: int, size: int, out: Path) -> None:
     torch.set_num_threads(1)
     world = World.join()
     assert (world.rank, world.size) == (rank, size)
-    for name, case in CASES.items():
+    for name, case in (CASES | TERMS).items():
         if size not in case.sizes:
             continue
         model = build(case)
@@ -243,12 +303,11 @@ def learn(rank: int, size: int, out: Path) -> None:
             if rank:
                 team.follow()
                 continue
-            settings = dataclasses.replace(
-                SETTINGS,
-                loss=case.loss,
-                correction=case.correction,
-                measures_start=name not in ("checkpointing", "by hand"),
-            )
+            if name in TERMS:
+                (out / "terms").mkdir(exist_ok=True)
+                torch.save(asyncio.run(lead_term(team, case)), out / "terms" / f"{name} {size}.pt")
+                continue
+            settings = dataclasses.replace(case.settings, measures_start=name not in ("checkpointing", "by hand"))
             kept = out / "kept" / f"{name} {size}"
             kept.mkdir(parents=True)
             build(case).save_pretrained(kept / "start")

@@ -16,18 +16,10 @@ from rocstar.train.algorithm.loss import PolicyLoss, PolicyTokens, clipped_surro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip(PolicyLoss):
-    """ValueError: the bounds make no interval around 1."""
-
     clip_low: float
     """How far below 1 the ratio of a token with A < 0 has an effect."""
     clip_high: float
     """How far above 1 the ratio of a token with A > 0 has an effect."""
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.clip_low < 1 and self.clip_high >= 0):
-            raise ValueError(
-                f"need 0 <= clip_low < 1 and clip_high >= 0, got clip_low={self.clip_low}, clip_high={self.clip_high}"
-            )
 
     def __call__(self, tokens: PolicyTokens) -> Tensor:
         ratio_T = ratios(tokens.logprobs_T, tokens.old_logprobs_T)

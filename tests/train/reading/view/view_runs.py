@@ -30,7 +30,7 @@ from rocstar.engine.types import (
     TrajectoryTimes,
     TurnTimes,
 )
-from rocstar.train.algorithm.roc import Decision, Penalty, RocMode, TrajectoryStats, choose_siblings, roc_penalty
+from rocstar.train.algorithm.roc import Decision, Penalty, RocMode, choose_siblings, roc_penalty
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
 from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file
@@ -144,12 +144,7 @@ def decided(siblings: Sequence[MadeSibling]) -> list[tuple[Decision | None, Pena
     scored = [made for made in siblings if made.correct is not None]
     penalties = [
         roc_penalty(
-            TrajectoryStats(
-                num_tool_calls=made.calls,
-                num_tool_errors=made.errors,
-                num_answers=made.answers,
-                num_turns=made.calls + 1,
-            )
+            num_tool_calls=made.calls, num_tool_errors=made.errors, num_answers=made.answers, num_turns=made.calls + 1
         )
         for made in scored
     ]
