@@ -78,7 +78,7 @@ class Runs:
                 part = folder / f"{CURVE}.part"
                 part.write_text(json.dumps(read_curve(folder)))
                 part.replace(folder / CURVE)
-                shutil.rmtree(folder / "trajectories")
+                shutil.rmtree(folder / "trajectories", ignore_errors=True)  # an arm without steps has none
         return read_finished(folder)
 
     def _train(self, folder: Path, options: list[str]) -> None:

@@ -140,6 +140,7 @@ def test_a_curve_is_read_at_its_last_evaluation() -> None:
     assert curves.at_end(curve, "m", "tokens", 380) == 0.2
     assert curves.at_end(curve, "m", "cpu_s", 42) == 0.2
     assert curves.mean_until(curve, "m", "tokens", 380) == pytest.approx((100 * 0.2 + 200 * 0.6 + 100 * 0.5) / 400)
+    assert curves.at_end(curve[:1], "m", "tokens", 380) == 0.0  # an arm without steps
     for far in (300, 600):
         with pytest.raises(ValueError, match=f"ends at 400 tokens of {far}"):
             curves.at_end(curve, "m", "tokens", far)

@@ -29,9 +29,8 @@ def sample(logits_NV: Tensor, temperatures_N: Sequence[float], noise_N: Tensor) 
     Temperature 0 is greedy; its log-probs are those of T = 1. A token of probability 0 is never drawn.
     FloatingPointError if a row's logits are not finite: such a model has no distribution.
     """
-    is_native = logits_NV.dtype == torch.float32 and logits_NV.device.type == "cpu"
-    if _decode is not None and is_native and logits_NV.is_contiguous():
-        return _sample_native(logits_NV, temperatures_N, noise_N)
+    if _decode is not None and logits_NV.device.type == "cpu":
+        return _sample_native(logits_NV.float().contiguous(), temperatures_N, noise_N)
     temperatures = torch.tensor(temperatures_N, device=logits_NV.device)[:, None]
     greedy = temperatures == 0
     logits_NV = logits_NV.float()

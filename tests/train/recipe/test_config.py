@@ -68,7 +68,6 @@ def test_every_shipped_recipe_loads_and_explains_itself(
         "rstar2_4b_one_node": ("data/rstar2_sft/conversations.jsonl", "data/rstar2_rl/tasks.jsonl", "sglang"),
         "lora_7b_one_gpu": ("sglang",),
         "report_cpu": ("conversations/conversations.jsonl",),
-        "smollm2_words": ("raw/conversations.jsonl",),
     }
     assert code == (2 if path.stem in lacking else 0), missing
     assert all(word in missing for word in lacking.get(path.stem, ())), missing
