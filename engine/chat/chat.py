@@ -379,15 +379,12 @@ class TokenText:
         """The text of ids is that of their tokens, one behind the other, as far as the sample shows."""
 
     def text(self, ids: Sequence[int]) -> str:
-        if self.is_joined and PART not in (text := self._join(ids)):
-            return text
-        return self._decode(list(ids))
+        text = self.sure_text(ids)
+        return self._decode(list(ids)) if text is None else text
 
-    def of_token(self, token: int) -> str | None:
-        """The token's text where it is that in every text; None where its neighbours have a part in it."""
-        if not self.is_joined:
-            return None
-        text = self._texts[token]
+    def sure_text(self, ids: Sequence[int]) -> str | None:
+        """The text of the ids where it is that in every text; None where their neighbours have a part in it."""
+        text = self._join(ids) if self.is_joined else PART
         return None if PART in text else text
 
     def _join(self, ids: Sequence[int]) -> str:

@@ -76,9 +76,11 @@ class RecordingEngine:
         """The log-probs of the first prompt, if requested."""
         self.turns = 0
         self._num_prompt = 0
-        self.written: list[tuple[int, float | None]] = []
-        """The ids after the first prompt so far, as the record has them, with log-probs: None for a token of a tool
-        result, NaN for one that the engine reports at the end of the turn."""
+        self.written_ids: list[int] = []
+        """The ids after the first prompt so far, as the record has them."""
+        self.written_logprobs: list[float | None] = []
+        """The log-prob of each: None for a token of a tool result, NaN for one that the engine reports at the end of
+        the turn."""
         self._scores_prompt, self._parser, self._stops = scores_prompt, parser, tuple(stops)
         self._functions = functions
         self.text = ""
@@ -101,8 +103,9 @@ class RecordingEngine:
         self.turns += 1
         if self.turns == 1:
             self._num_prompt = len(ids)
-        self.written += [(token, None) for token in ids[self._num_prompt + len(self.written) :]]
-        begin = len(self.written)
+        self.written_ids += ids[self._num_prompt + len(self.written_ids) :]
+        begin = len(self.written_ids)
+        self.written_logprobs += [None] * (begin - len(self.written_logprobs))
         self._clear_turn()
         if self._parser is not None:
             self._parser.begin_turn(self.chat.boundaries.opening)
@@ -111,7 +114,7 @@ class RecordingEngine:
                 ids, sampling=options["sampling"], request_id=self.name, deadline=options["deadline"]
             )
         generation = self._end_turn(await self._engine.generate(ids, request_id=self.name, **options))
-        self.written[begin:] = zip(generation.ids, generation.logprobs, strict=True)
+        self.written_ids[begin:], self.written_logprobs[begin:] = generation.ids, generation.logprobs
         self._truncate_at = len(self._received)  # later tokens of this name belong to another recorder
         return generation
 
@@ -147,7 +150,7 @@ class RecordingEngine:
         self._read = 0
         """The number of parsed tokens."""
         self._truncate_at, self.text, self.made = None, "", ()
-        self._text = TurnText(self.chat.decode, self.chat.text.of_token)
+        self._text = TurnText(self.chat.decode, self.chat.text.sure_text)
         self._stop_filter = StopSequences(self._stops)
 
     def check(self) -> None:
@@ -170,15 +173,16 @@ class RecordingEngine:
         self._read = len(self._received)
         ends = self.chat.stop_ids
         if not self._stops:
-            self._emit_text("".join([self._text.add(token) for token in new if token not in ends]))
+            self._emit_text(self._text.add([token for token in new if token not in ends]))
         for place, token in enumerate(new if self._stops else (), begin):
-            self._emit_text(self._stop_filter.add("" if token in ends else self._text.add(token)))
+            self._emit_text(self._stop_filter.add("" if token in ends else self._text.add([token])))
             if self._stop_filter.found:
                 self._truncate_at = place + 1
                 self._abort()
                 break
         end = self._truncate_at or self._read
-        self.written += zip(self._received[begin:end], self._logprobs[begin:end], strict=True)
+        self.written_ids += self._received[begin:end]
+        self.written_logprobs += self._logprobs[begin:end]
 
     def _end_turn(self, generation: Generation) -> Generation:
         """Emit the rest of the turn. Return the turn for the record."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from rocstar.engine.chat.callforms import FORMS
 from rocstar.engine.chat.chat import PART
@@ -24,6 +25,7 @@ THINKING = {THOUGHT[0]: THOUGHT[1], "<reason>": "</reason>"}
 """The tags that open thinking, with their closing tags."""
 
 
+@cache
 def thought_tags(opening: str) -> tuple[str, str]:
     """The tags around a thought: those that the template opens a turn with, or the first that are known."""
     for begin, end in THINKING.items():
@@ -40,21 +42,23 @@ class TurnText:
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], of_token: Callable[[int], str | None] = lambda token: None
+        self, decode: Callable[[Sequence[int]], str], sure_text: Callable[[Sequence[int]], str | None]
     ) -> None:
-        """of_token: returns the text of one token in any context, or None if it depends on the context."""
-        self._decode, self._of_token = decode, of_token
+        """sure_text: returns the text of tokens in any context, or None if it depends on the context."""
+        self._decode, self._sure_text = decode, sure_text
         self._ids: list[int] = []
         self._num_returned = 0
         """The number of `_ids` whose text was returned; they stay, because a token's text may depend on its
         neighbour."""
 
-    def add(self, token: int) -> str:
+    def add(self, tokens: Sequence[int]) -> str:
         """The text that is sure now."""
-        if self._num_returned == len(self._ids) and (sure := self._of_token(token)) is not None:
-            self._ids, self._num_returned = [token], 1
+        if self._num_returned == len(self._ids) and (sure := self._sure_text(tokens)) is not None:
+            self._ids, self._num_returned = [], 0
             return sure
-        self._ids.append(token)
+        if len(tokens) != 1:
+            return "".join([self.add([token]) for token in tokens])
+        self._ids += tokens
         text = self._decode(self._ids)
         is_open = text.endswith(PART) and len(self._ids) - self._num_returned < MAX_OPEN_TOKENS
         return "" if is_open else self._take(text)

@@ -126,6 +126,8 @@ class ChatResponse:
 
     def _rest(self, k: int) -> dict[str, Any]:
         """Return the fields of the ids after the prompt that were not sent, including tool results."""
+        if not (self._with_token_ids or self._with_logprobs):
+            return {}
         trajectory = self._conversation.trajectories[k]
         begin = trajectory.prompt_length + self._num_sent[k]
         logprobs = map(_finite_or_none, trajectory.logprobs[begin:].tolist())
@@ -136,11 +138,13 @@ class ChatResponse:
         requested. The log-prob of each is known if log-probs were requested."""
         if not (self._with_token_ids or self._with_logprobs):
             return {}
-        new = self._conversation.choices[k].written[self._num_sent[k] :]
+        choice, begin = self._conversation.choices[k], self._num_sent[k]
+        ids, logprobs = choice.written_ids[begin:], choice.written_logprobs[begin:]
         if self._with_logprobs:
-            new = [*takewhile(lambda one: one[1] is None or math.isfinite(one[1]), new)]
-        self._num_sent[k] += len(new)
-        return self._token_fields(k, [token for token, _ in new], [p for _, p in new]) if new else {}
+            logprobs = [*takewhile(lambda p: p is None or math.isfinite(p), logprobs)]
+            ids = ids[: len(logprobs)]
+        self._num_sent[k] += len(ids)
+        return self._token_fields(k, ids, logprobs) if ids else {}
 
     def _choice(self, parts: Sequence[Part], k: int) -> dict[str, Any]:
         texts = join_texts(parts, k)
@@ -284,7 +288,7 @@ class CompletionResponse:
 
     def _new_ids(self) -> dict[str, Any]:
         """Return the field of the ids that the policy wrote since the last call."""
-        new = [token for token, _ in self._conversations[0].choices[0].written[self._num_sent :]]
+        new = self._conversations[0].choices[0].written_ids[self._num_sent :]
         self._num_sent += len(new)
         return {"token_ids": new}
 

@@ -1,11 +1,13 @@
 """Content, thinking and calls are split the same way for any chunks of the text."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocstar.engine.chat.chat import SAMPLE, TokenText
 from rocstar.engine.gateway.stream_parser import StopSequences, StreamParser, TurnText
 from rocstar.engine.gateway.stream_parts import TextPart, ToolCallPart, merge_parts
 from rocstar.engine.types import TurnForm
@@ -55,20 +57,23 @@ def test_a_text_stops_before_the_stop_text() -> None:
     assert until.found and not until.rest()
 
 
-@given(st.text(alphabet="aé🙂\ufffd<", max_size=20))
-def test_tokens_give_the_text_that_they_give_together(text: str) -> None:
+@given(st.text(alphabet="aé🙂\ufffd<", max_size=20), st.lists(st.integers(0, 80), max_size=8), st.booleans())
+def test_tokens_give_the_text_that_they_give_together(text: str, places: list[int], knows_tokens: bool) -> None:
     """The tokens are bytes here, so that nearly every one is a part of a character."""
     tokenizer = ByteTokenizer()
-    turn = TurnText(tokenizer.decode)
-    pieces = [turn.add(token) for token in tokenizer.encode(text)]
+    ids = tokenizer.encode(text)
+    known = TokenText(tokenizer.decode, tokenizer.encode(SAMPLE))
+    turn = TurnText(tokenizer.decode, known.sure_text if knows_tokens else lambda tokens: None)
+    at = [0, *sorted(min(place, len(ids)) for place in places), len(ids)]
+    pieces = [turn.add(ids[a:b]) for a, b in itertools.pairwise(at)]
     assert "".join(pieces) + turn.rest() == text
     assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
 
 
 def test_a_partial_character_at_the_end_becomes_a_replacement_character() -> None:
     tokenizer = ByteTokenizer()
-    turn = TurnText(tokenizer.decode)
-    assert turn.add(tokenizer.encode("🙂")[0]) == ""
+    turn = TurnText(tokenizer.decode, lambda tokens: None)
+    assert turn.add(tokenizer.encode("🙂")[:1]) == ""
     assert turn.rest() == "\ufffd"
 
 
