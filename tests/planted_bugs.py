@@ -173,7 +173,7 @@ BUGS = [
     Bug("Supervisor._tick", "self._silent_s > SILENT_S", "self._silent_s > SILENT_S + longest_s", "sandbox/test_watchdog.py"),
     Bug("CallOutput._put_aside", "self._texts[name] = text", "text", "sandbox/test_call_output.py::test_long_texts_come_whole_however_they_were_asked_for"),
     Bug("CallOutput.add_text", "decoder.decode(data)", "data.decode('utf-8', 'replace')", "sandbox/test_call_output.py::test_half_a_character_waits_for_the_other_half"),
-    Bug("Fields.each", "self.known[name] = self.get(name, list, []), made", "pass", "gateway/test_dialects.py::test_of_a_history_only_what_is_new_is_read"),
+    Bug("Fields.each", "self.known[name] = items, made", "pass", "gateway/test_dialects.py::test_of_a_history_only_what_is_new_is_read"),
     Bug("Fields.ignored", "name in refused", "False", "gateway/test_dialects.py::test_an_invalid_body_gives_one_error_with_its_field"),
     Bug("Penalties.of", "max(0.0, fsum(sample.reward for sample in samples_G) / max(1, len(samples_G)))", "fsum(sample.reward for sample in samples_G) / max(1, len(samples_G))", "algorithm/test_penalties.py::test_a_group_that_is_never_right_loses_nothing_by_its_shares"),
     Bug("ChatFormat.body_mask", "len(ids) - _common(after[::-1], ids[start:][::-1])", "len(ids)", "chat/test_chat.py::test_the_tokens_of_results_are_told_from_the_templates"),

@@ -261,12 +261,11 @@ async def send_sample(
         except RequestError as problem:
             if not response.prepared:
                 raise
-            parts: Iterator[bytes] = iter([dialect.failed(problem)])
+            content = dialect.failed(problem)
         else:
-            parts = dialect.stream(sample)
+            content = b"".join(dialect.stream(sample))
     finally:
         task.cancel()
-    content = b"".join(parts)
     if not response.prepared:
         await response.prepare(request)
     await write_within(request, response, content, write_timeout_s)

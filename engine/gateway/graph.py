@@ -293,7 +293,10 @@ class MessageGraph:
         if prompt.reason is not None:
             self._roots[prompt.digest] = prompt.reason
         if request.prompt_ids is None:
-            self._by_messages.setdefault(_extend(prompt.digest, message), []).append(index)
+            digest = _extend(prompt.digest, message)
+            self._by_messages.setdefault(digest, []).append(index)
+            if self._latest[1] is request.messages:  # the next request has them with this one
+                self._latest = request.functions, (*request.messages, message), [*self._latest[2], digest]
             root = self.path(index)[0]
             self._longest[root] = max(self._longest[root], node.num_messages)
             if root == index:

@@ -13,7 +13,6 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from prometheus_client import Metric
@@ -21,7 +20,7 @@ from prometheus_client import Metric
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.serve.conversation import ConversationOrder, ServedConversation
 from rocstar.engine.serve.conversation_store import CONVERSATION, ConversationStore
-from rocstar.engine.types import Failed, Origin, Trajectory
+from rocstar.engine.types import Failed, Trajectory
 from rocstar.sandbox.http.access_log import Network
 from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import Owners
@@ -126,21 +125,13 @@ class ConversationManager:
                 kind="disk_behind",
             ) from None
 
-    @contextmanager
-    def admitted(self, num_choices: int) -> Iterator[None]:
-        """Count choices as in flight while the block runs. Raises RequestError if they cannot start now."""
-        self.check_room(num_choices)
-        self._enter(num_choices)
-        try:
-            yield
-        finally:
-            self._leave(num_choices)
-
-    def _enter(self, num_choices: int) -> None:
+    def enter(self, num_choices: int) -> None:
+        """Count choices as in flight. `check_room` must have passed, and `leave` has to follow."""
         self.in_flight += num_choices
         self._idle.clear()
 
-    def _leave(self, num_choices: int) -> None:
+    def leave(self, num_choices: int) -> None:
+        """The choices have ended."""
         self.in_flight -= num_choices
         if not self.in_flight:
             self._idle.set()
@@ -156,7 +147,7 @@ class ConversationManager:
         order = replace(order, id=name, task=task)
         conversation = ServedConversation(self.agent, order, queue_timeout_s=self.options.queue_timeout_s)
         self._active[conversation] = self._tasks.create_task(self._run(conversation))
-        self._enter(order.num_choices)
+        self.enter(order.num_choices)
         self.metrics.conversations[(order.served_model,)] += 1
         return conversation
 
@@ -195,7 +186,7 @@ class ConversationManager:
             try:
                 await self.keep(name, trajectories)
             finally:
-                self._leave(num_choices)
+                self.leave(num_choices)
 
     async def keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
         """Write the record of a conversation that has ended; a full disk is counted and shown to the operator."""
@@ -251,12 +242,12 @@ class ServeMetrics(ServerMetrics):
     def ended(self, trajectories: Sequence[Trajectory]) -> None:
         """Count a conversation that has ended."""
         for t in trajectories:
-            reason = t.finish_reason.value
+            reason: str = t.finish_reason
             if reason == "aborted" and isinstance(t.outcome, Failed):
                 reason = t.outcome.kind
             self.ends[(reason,)] += 1
             for segment in t.segments:
-                self.tokens[(Origin(segment.origin).value,)] += segment.end - segment.start
+                self.tokens[(segment.origin,)] += segment.end - segment.start
             for result in t.results:
                 self.tool_calls[(result.status,)] += 1
 

@@ -422,7 +422,8 @@ class Endpoint:
     def _holding(self, request: HttpRequest) -> Iterator[None]:
         """The body counts as held while the block runs. Raises RequestError."""
         most = self.options.max_body_bytes
-        size = most if request.content_length is None else min(request.content_length, most)
+        length = request.content_length
+        size = most if length is None else min(length, most)
         if self._held_bytes + size > MAX_HELD_BODIES * most:
             raise RequestError(
                 f"bodies of {self._held_bytes} bytes arrive or are being read; ask again later",

@@ -42,6 +42,9 @@ class ServedSession:
     key: tuple[str, str] | None
     """Its owner and its key; None of a single request."""
     began: float
+    """Seconds since 1970."""
+    used: float
+    """When it was opened or its latest request ended, on the loop's clock."""
     num_requests: int = 0
     """Requests that are being answered."""
     timer: asyncio.TimerHandle | None = None
@@ -94,30 +97,32 @@ class ServedSessions:
             max_context=conversations.options.max_context,
             deadline=lambda: loop.time() + agent.limits.timeout_s,
         )
-        served = ServedSession(session, name, key, time.time())
+        served = ServedSession(session, name, key, time.time(), loop.time())
+        if key is not None:
+            served.timer = loop.call_later(IDLE_S, self._check_idle, served)
         self._open[served] = None
         conversations.metrics.conversations[(SOURCE,)] += 1
         return served
 
     async def sample(self, served: ServedSession, asked: Request, digest: bytes) -> SampledTurn:
         """Sample in a session. Raises RequestError."""
-        self._stop_timer(served)
+        self._conversations.check_room(1)
+        self._conversations.enter(1)
         served.num_requests += 1
         try:
-            with self._conversations.admitted(1):
-                return await served.session.sample(asked, digest)
+            return await served.session.sample(asked, digest)
         finally:
+            self._conversations.leave(1)
             served.num_requests -= 1
-            if not served.num_requests and served in self._open and served.key is not None:
-                loop = asyncio.get_running_loop()
-                served.timer = loop.call_later(IDLE_S, lambda: self._tasks.create_task(self.close(served)))
+            served.used = asyncio.get_running_loop().time()
 
     async def close(self, served: ServedSession) -> None:
         """Close a session and keep its trajectory."""
         if served not in self._open:
             return
         del self._open[served]
-        self._stop_timer(served)
+        if served.timer is not None:
+            served.timer.cancel()
         if served.key is not None:
             del self._named[served.key]
         finish = served.session.finish or FinishReason.answered
@@ -136,10 +141,14 @@ class ServedSessions:
         for served in list(self._open):
             self._tasks.create_task(self.close(served))
 
-    def _stop_timer(self, served: ServedSession) -> None:
-        if served.timer is not None:
-            served.timer.cancel()
-            served.timer = None
+    def _check_idle(self, served: ServedSession) -> None:
+        """Close a session that is idle, or look again when it may be."""
+        loop = asyncio.get_running_loop()
+        left_s = IDLE_S if served.num_requests else served.used + IDLE_S - loop.time()
+        if served.num_requests or left_s > 0:
+            served.timer = loop.call_later(left_s, self._check_idle, served)
+        else:
+            self._tasks.create_task(self.close(served))
 
 
 def training_trace(session: AgentSession) -> dict[str, Any]:

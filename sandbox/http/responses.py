@@ -181,6 +181,8 @@ class SingleWriteResponse(web.StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         assert self._writer is not None, "it is prepared first"
+        if self._writer.output_size:  # the handler has sent it; aiohttp ends each response
+            return
         answer = self._answer
         head = _response_head(answer.status, answer.content_type, int(time.time()))
         await self._writer.write_eof(b"%b%d\r\n\r\n%b" % (head, len(answer.body), answer.body))

@@ -95,9 +95,10 @@ class Fields(msgspec.Struct):
 
     def get(self, name: str, kind: type[T], default: T) -> T:
         """Return a field of this kind; the default for null and for a missing field."""
+        if name not in self.values:
+            return default
         self.names.add(name)
-        value = self.values.get(name)
-        if value is None:
+        if (value := self.values[name]) is None:
             return default
         if type(value) is kind:
             return value
@@ -145,14 +146,11 @@ class Fields(msgspec.Struct):
 
     def each(self, name: str, read: Callable[[Fields], T]) -> list[T]:
         """Read each object of a list of the body, except those that are known."""
-        same = self.num_known(name)
-        made = [*(self.known[name][1][:same] if same else ()), *map(read, self.objects(name, same))]
-        self.known[name] = self.get(name, list, []), made
+        items, (before, made) = self.get(name, list, []), self.known.get(name, ([], []))
+        same = num_equal(before, items)
+        made = [*made[:same], *map(read, self.objects(name, same))]
+        self.known[name] = items, made
         return made
-
-    def num_known(self, name: str) -> int:
-        """Return how many items at the beginning of a list are those of the earlier body."""
-        return num_equal(self.known.get(name, ([], []))[0], self.get(name, list, []))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts of a field that is one text or a list of texts, none of them empty."""
@@ -237,8 +235,8 @@ def num_unknown_bytes(body: bytes, known: Known) -> int:
         lists = {name: _items_of(parts[name]) for name in known.keys() & parts.keys()}
     except (RecursionError, msgspec.MsgspecError):
         return len(body)
-    given = Fields(lists, known=known)
-    return len(body) - sum(len(bytes(item)) for name in lists for item in lists[name][: given.num_known(name)])
+    same = {name: num_equal(known[name][0], items) for name, items in lists.items()}
+    return len(body) - sum(len(bytes(item)) for name in lists for item in lists[name][: same[name]])
 
 
 def _decode(part: Raw) -> Any:

@@ -227,3 +227,12 @@ def test_functions_and_their_order_of_keys() -> None:
     first = chain.sample(ASK)
     same = json.loads(json.dumps(PYTHON_SCHEMA, sort_keys=True))
     assert chain.graph.prompt(chain.request(ASK, chain.message(first), MORE, tools=(same,))).parent == first
+
+
+def test_a_sample_of_an_earlier_request_is_no_part_of_the_latest() -> None:
+    chain, answer = Chain(), Message(role="assistant", text="It is 4")
+    first = chain.graph.prompt(chain.request(ASK))
+    chain.graph.prompt(chain.request(MORE))
+    chain.graph.add(first, chain.generation("It is 4"), answer)
+    assert chain.graph.prompt(chain.request(MORE, answer, ASK)).parent is None
+    assert chain.graph.prompt(chain.request(ASK, answer, MORE)).parent == 0

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from rocstar.engine.gateway.messages import Message, Request
+from rocstar.engine.serve.conversation_manager import ServeOptions
 from rocstar.engine.serve.endpoint import Endpoint
 from rocstar.engine.serve.served_sessions import IDLE_S, ServedSession, ServedSessions
+from rocstar.sandbox.http.errors import RequestError
 from rocstar.sandbox.http.guard import Owner, Owners
-from tests.fakes.scripted_policy import Reply, ScriptedPolicy, logprob_of
+from tests.fakes.scripted_policy import Reply, ScriptedPolicy, logprob_of, on_virtual_time
 
 from .conftest import QUESTION, TOKENIZER, Serving, call, events, make_agent, of_stream, opened, ready_tool, scripted
 from .test_kept import outcomes, records
@@ -67,6 +70,23 @@ async def test_open_sessions_are_kept_at_the_end_and_when_they_are_idle(
         monkeypatch.setattr("rocstar.engine.serve.served_sessions.IDLE_S", IDLE_S)
         await client.json(CHAT, ASK)
     assert outcomes(tmp_path / "served") == ["unjudged", "unjudged"]
+
+
+@on_virtual_time
+async def test_a_session_is_idle_from_its_latest_request_on() -> None:
+    asked = Request(model="any", messages=(Message(role="user", text="2+2?"),))
+    async with asyncio.TaskGroup() as tasks:
+        agent = make_agent(lambda request: "4", ready_tool())
+        endpoint = Endpoint(agent, tasks, ServeOptions(), store=None, note=print)
+        served = endpoint.sessions.find("", "one", opens=True)
+        await asyncio.sleep(IDLE_S - 1)
+        await endpoint.sessions.sample(served, asked, b"digest")
+        await asyncio.sleep(IDLE_S - 1)
+        assert endpoint.sessions.find("", "one") is served
+        await asyncio.sleep(2)
+        with pytest.raises(RequestError, match="no session"):
+            endpoint.sessions.find("", "one")
+        endpoint.close()
 
 
 async def test_a_session_belongs_to_its_owner() -> None:
