@@ -20,7 +20,6 @@ from typing import Any
 
 from rocstar.engine.progress.progress import working
 from rocstar.engine.waits import waiting
-from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import Selection, select
@@ -35,7 +34,7 @@ from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.loss_stats import STOP_AFTER, STUCK, LossStats, report_paused_step, update_metrics
-from rocstar.train.learner.settings import loss_settings, next_entropy, off_policy_gate, stage_optimizer
+from rocstar.train.learner.settings import EntropyControl, loss_settings, off_policy_gate, stage_optimizer
 from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
@@ -168,7 +167,7 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
                 settings = loss_settings(run.recipe, step, alpha=run.entropy.alpha)
                 stats = await run.team.policy_step(updates, settings, run.bad_steps, token_stats)
     note_gate(run, step, stats)
-    run.entropy = next_entropy(run.recipe, run.entropy, stats)
+    run.entropy = run.entropy.after(stats, run.recipe.rl)
     for problem in stats.unwritten:
         run.listeners.note(problem)
     with run.budget.phase("publish"):

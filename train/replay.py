@@ -21,14 +21,13 @@ from typing import Any
 from rocstar.engine.record.files import record_files
 from rocstar.engine.record.json_record import RecordError, from_record
 from rocstar.engine.record.reading import read_records
-from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.groups.packing import pack_updates
 from rocstar.train.groups.selection import Selection
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.learner import Learner
 from rocstar.train.learner.loss_stats import LossStats, update_metrics
 from rocstar.train.learner.model_io import HEAD_DTYPES, load_tokenizer, row_cost
-from rocstar.train.learner.settings import loss_settings, next_entropy, stage_optimizer
+from rocstar.train.learner.settings import EntropyControl, loss_settings, stage_optimizer
 from rocstar.train.learner.sharding import load_learner
 from rocstar.train.learner.world import World, deterministic_torch, local_device
 from rocstar.train.recipe.config import Recipe
@@ -145,7 +144,7 @@ def _learn_again(
         stats = LossStats(is_paused=True, bad_steps=bad_steps)  # no batch, no update
         if updates:
             stats = learner.policy_step(updates, loss_settings(recipe, alpha=entropy.alpha), bad_steps)
-        bad_steps, entropy = stats.bad_steps, next_entropy(recipe, entropy, stats)
+        bad_steps, entropy = stats.bad_steps, entropy.after(stats, recipe.rl)
         losses[k] = update_metrics(stats).get("loss/policy")
     return losses
 

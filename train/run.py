@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Task
-from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.source import OpenSource
 from rocstar.train.learner.batch import BodyMask
 from rocstar.train.learner.checkpoint_writer import Order
+from rocstar.train.learner.settings import EntropyControl
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.publish.publisher import Measure, Publisher
 from rocstar.train.recipe.config import Recipe

@@ -17,12 +17,12 @@ from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.types import FinishReason, Group, Task, Trajectory, Turn
 from rocstar.train import loop
-from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.evaluation import during_training
 from rocstar.train.groups.source import Batch, Roller, Source
 from rocstar.train.learner import checkpoint
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
+from rocstar.train.learner.settings import EntropyControl
 from rocstar.train.plan.resume import check_same_kind
 from rocstar.train.recipe.config import AgentConfig, CheckpointConfig, EvalConfig, Recipe, RewardConfig, SftConfig
 from rocstar.train.recipe.data_config import DataConfig

@@ -181,29 +181,6 @@ def logprobs_and_entropy(logits_TV: Tensor, ids_T: Tensor, temperature: float) -
     return log_softmax_TV.gather(-1, ids_T.unsqueeze(-1)).squeeze(-1), entropy_T
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntropyControl:
-    """The coefficient of the entropy term: the loss of an update is the policy loss - alpha * mean entropy.
-
-        c' = max(0, c + step if e < target else c - step)        alpha' = c' if e < target else 0
-
-    e is the mean entropy (nats) of the policy's tokens that a batch learned, c' and alpha' are of the next batch; both
-    begin at 0. The mean is over all policy tokens of the update, whatever `off_policy.correction` makes of them.
-
-    Source: Skywork-OR1 (arXiv 2505.22312). In its program the target is 0.2 nats, the step 1e-4, c at most 0.005 (here
-    it has no upper bound), and e the mean of -log p of the sampled tokens instead of the entropies.
-    """
-
-    c: float = 0.0
-    alpha: float = 0.0
-
-    def after(self, entropy: float, *, target: float, step: float) -> "EntropyControl":
-        """Return the control of the next batch. `entropy`: the mean of the present one, in nats."""
-        is_below = entropy < target
-        c = max(0.0, self.c + (step if is_below else -step))
-        return EntropyControl(c=c, alpha=c if is_below else 0.0)
-
-
 def _check(**tensors_T: Tensor | None) -> None:
     """Raise unless all tensors are 1-D, of one length and full precision. Does not look at values."""
     given = {name: tensor for name, tensor in tensors_T.items() if tensor is not None}

@@ -1,8 +1,9 @@
-"""The learner's settings of a recipe: policy loss, gate, optimizer of a stage."""
+"""The learner's settings of a recipe: policy loss, coefficient of its entropy term, gate, optimizer of a stage."""
 
 from __future__ import annotations
 
-from rocstar.train.algorithm.loss import EntropyControl
+from dataclasses import dataclass
+
 from rocstar.train.algorithm.losses import LOSSES
 from rocstar.train.algorithm.off_policy import Correction, Gate
 from rocstar.train.learner.learner import LossSettings
@@ -10,6 +11,32 @@ from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec
 from rocstar.train.learner.own_loss import OwnLoss
 from rocstar.train.recipe.config import Recipe, SftConfig
+from rocstar.train.recipe.rl_config import RlConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyControl:
+    """The coefficient of the entropy term: the loss of an update is the policy loss - alpha * mean entropy.
+
+        c' = max(0, c + step if e < target else c - step)        alpha' = c' if e < target else 0
+
+    e is the mean entropy (nats) of the policy's tokens that a batch learned, c' and alpha' are of the next batch; both
+    begin at 0. The mean is over all policy tokens of the update, whatever `off_policy.correction` makes of them.
+
+    Source: Skywork-OR1 (arXiv 2505.22312). In its program the target is 0.2 nats, the step 1e-4, c at most 0.005 (here
+    it has no upper bound), and e the mean of -log p of the sampled tokens instead of the entropies.
+    """
+
+    c: float = 0.0
+    alpha: float = 0.0
+
+    def after(self, stats: LossStats, rl: RlConfig) -> EntropyControl:
+        """Return the control of the next batch: the same if this one was not learned."""
+        if stats.is_paused or not stats.tokens:
+            return self
+        is_below = stats.entropy / stats.tokens < rl.entropy_target
+        c = max(0.0, self.c + (rl.entropy_step if is_below else -rl.entropy_step))
+        return EntropyControl(c=c, alpha=c if is_below else 0.0)
 
 
 def loss_settings(recipe: Recipe, step: int = 0, *, alpha: float = 0.0) -> LossSettings:
@@ -26,14 +53,6 @@ def loss_settings(recipe: Recipe, step: int = 0, *, alpha: float = 0.0) -> LossS
         entropy_alpha=alpha if rl.entropy_target else 0.0,
         measures_start=every > 0 and step > 0 and step % every == 0,
     )
-
-
-def next_entropy(recipe: Recipe, entropy: EntropyControl, stats: LossStats) -> EntropyControl:
-    """Return the control of the step after one that used `entropy`: the same if it learned nothing."""
-    if stats.is_paused or not stats.tokens:
-        return entropy
-    rl = recipe.rl
-    return entropy.after(stats.entropy / stats.tokens, target=rl.entropy_target, step=rl.entropy_step)
 
 
 def off_policy_gate(recipe: Recipe) -> Gate:

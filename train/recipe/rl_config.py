@@ -176,7 +176,7 @@ class RlConfig(Section):
         0.0,
         ge=0,
         description="after a step whose mean entropy is below it, the loss has a term -alpha * mean entropy "
-        "(EntropyControl in train/algorithm/loss.py; 0.2 in Skywork-OR1, arXiv 2505.22312); 0 = no such term",
+        "(EntropyControl in train/learner/settings.py; 0.2 in Skywork-OR1, arXiv 2505.22312); 0 = no such term",
     )
     entropy_step: Expert[Annotated[float, Unit("factor per step")]] = Field(
         1e-4, gt=0, description="by which alpha rises after a step below the target, or falls, to 0 at least"

@@ -16,7 +16,6 @@ from rocstar.train.algorithm.loss import (
     CLIP_LOW,
     CLIP_NONE,
     MAX_LOG_RATIO,
-    EntropyControl,
     imitation_loss,
     logprobs_and_entropy,
     policy_loss,
@@ -241,17 +240,6 @@ def test_imitation_is_weighted_cross_entropy() -> None:
     torch.testing.assert_close(ours_TV, theirs_TV)
     with pytest.raises(ValueError, match="one length"):
         imitation_loss(loss_T, weights_T=weights_T[:1])
-
-
-# --- The coefficient of the entropy term ---
-
-
-def test_the_coefficient_rises_below_the_target_and_acts_there_alone() -> None:
-    control, found = EntropyControl(), []
-    for entropy in (0.1, 0.1, 0.3, 0.1, 0.2, 0.2, 0.2, 0.1):
-        control = control.after(entropy, target=0.2, step=0.5)
-        found.append((control.c, control.alpha))
-    assert found == [(0.5, 0.5), (1.0, 1.0), (0.5, 0.0), (1.0, 1.0), (0.5, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 0.5)]
 
 
 # --- Log-probs and entropy -------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def run_ranks(tmp_path_factory: pytest.TempPathFactory) -> Any:
             env={k: v for k, v in os.environ.items() if not k.startswith(hidden)} | {"OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=300.0,
+            timeout=600.0,
             check=False,
         )
         assert ended.returncode == 0 and "Warning" not in ended.stderr, ended.stderr[-4000:]

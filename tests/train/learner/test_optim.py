@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from rocstar.train.algorithm.loss import EntropyControl
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec, build
 from rocstar.train.learner.scratch import build_model
-from rocstar.train.learner.settings import cold_start_optimizer, loss_settings, next_entropy, stage_optimizer
+from rocstar.train.learner.settings import EntropyControl, cold_start_optimizer, loss_settings, stage_optimizer
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import parse_recipe
@@ -131,11 +130,17 @@ def test_the_distance_to_the_start_is_measured_every_so_many_steps() -> None:
     assert not any(loss_settings(Recipe(), k).measures_start for k in range(10))
 
 
-def test_the_entropy_term_follows_the_steps_that_learn_and_a_target_of_0_turns_it_off() -> None:
-    recipe, before = Recipe(rl=RlConfig(entropy_target=0.5, entropy_step=0.25)), EntropyControl(c=0.5)
-    learned = LossStats(entropy=4.0, tokens=10.0)
-    assert next_entropy(recipe, before, learned) == EntropyControl(c=0.75, alpha=0.75)
-    assert next_entropy(recipe, before, replace(learned, is_paused=True)) == before
-    assert next_entropy(recipe, before, LossStats()) == before
-    assert next_entropy(Recipe(), EntropyControl(), learned) == EntropyControl()
+def test_the_coefficient_of_the_entropy_rises_below_the_target_and_acts_there_alone() -> None:
+    rl, control, found = RlConfig(entropy_target=0.2, entropy_step=0.5), EntropyControl(), []
+    for entropy in (0.1, 0.1, 0.3, 0.1, 0.2, 0.2, 0.2, 0.1):
+        control = control.after(LossStats(entropy=8 * entropy, tokens=8.0), rl)
+        found.append((control.c, control.alpha))
+    assert found == [(0.5, 0.5), (1.0, 1.0), (0.5, 0.0), (1.0, 1.0), (0.5, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 0.5)]
+
+
+def test_a_step_that_learns_nothing_leaves_it_and_a_target_of_0_turns_the_term_off() -> None:
+    recipe, before = Recipe(rl=RlConfig(entropy_target=0.5)), EntropyControl(c=0.5)
+    for stats in (LossStats(entropy=4.0, tokens=10.0, is_paused=True), LossStats()):
+        assert before.after(stats, recipe.rl) == before
+    assert EntropyControl().after(LossStats(tokens=10.0), RlConfig()) == EntropyControl()
     assert [loss_settings(one, alpha=0.75).entropy_alpha for one in (recipe, Recipe())] == [0.75, 0.0]
