@@ -58,7 +58,7 @@ def head(benchmark: str, *, seeds: Sequence[int] | int | None = None, commit: st
 
     Args:
         seeds: the seeds, or their number; None if nothing is random.
-        commit: of a tree without git history, with `-dirty` at its end if files differ.
+        commit: of a tree without git history, or that made the runs, with `-dirty` at its end if files differ.
     """
     given = commit or git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or ""
     return {
@@ -103,15 +103,16 @@ def finish(
     out: Path | None,
     *,
     seeds: Sequence[int] | int | None = None,
+    commit: str = "",
 ) -> int:
-    """Print the claims and write the result to `out`. Return 1 if a bar is missed, else 0."""
+    """Print the claims and write the result to `out`. Return 1 if a bar is missed, else 0. commit: see `head`."""
     for one in claims:
         met = {True: "met   ", False: "MISSED", None: "      "}[one["met"]]
         bar = f" (bar {one['bar']})" if one["bar"] else ""
         print(f"{met}  {one['claim']}: {one['value']:.6g} {one['unit'] or ''}{bar}")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text_of({**head(benchmark, seeds=seeds), "claims": list(claims), **data}))
+        out.write_text(text_of({**head(benchmark, seeds=seeds, commit=commit), "claims": list(claims), **data}))
         print(f"wrote {out}")
     return int(any(one["met"] is False for one in claims))
 

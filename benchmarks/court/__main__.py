@@ -13,6 +13,7 @@ import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from benchmarks.report import result_parser
 from rocstar.train.recipe.errors import ConfigError
@@ -21,7 +22,7 @@ from . import trainer
 from .curves import Curve
 from .decision import Decision, decide
 from .question import Question, read_question
-from .runs import Runs, Train
+from .runs import Runs, Train, commits
 from .simulation import simulate
 from .verdicts import outcomes, publish, table
 
@@ -41,7 +42,7 @@ def main(train: Train = trainer.train) -> int:
     if options.simulate:
         return simulate(options.question.stem, question, options.out)
     file = options.runs / options.question.stem / "question.json"
-    written = {"sha256": digest, "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    written: dict[str, Any] = {"sha256": digest, "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     if file.exists():
         written = json.loads(file.read_text())
         if written["sha256"] != digest:
@@ -54,6 +55,7 @@ def main(train: Train = trainer.train) -> int:
     with Runs(question, options.question, options.runs, options.at_once, train) as runs:
         curves, decisions = hold(question, runs)
     print(table(question, curves, decisions))
+    written["commits"] = commits(file.parent)
     return publish(options.question.stem, question, written, curves, decisions, options.out)
 
 

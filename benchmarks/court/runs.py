@@ -105,6 +105,13 @@ def read_finished(run: Path) -> Curve:
     return curve
 
 
+def commits(question: Path) -> list[str]:
+    """Return the commits of the code that made the runs in the folder of a question, `-dirty` if files differed."""
+    manifests = [json.loads(file.read_text()) for file in question.glob("*/seed_*/manifest.json")]
+    starts = [start for manifest in manifests for start in manifest["starts"]]
+    return sorted({f"{start['commit']}{'-dirty' * bool(start['dirty'])}" for start in starts})
+
+
 def is_finished(run: Path) -> bool:
     """Whether a run came to its end, its own or a callback's."""
     manifest = run / "manifest.json"

@@ -79,9 +79,9 @@ def figure(question: Question, decisions: Decisions) -> str:
 
 
 def publish(
-    name: str, question: Question, written: Mapping[str, str], curves: Curves, decisions: Decisions, out: Path | None
+    name: str, question: Question, written: Mapping[str, Any], curves: Curves, decisions: Decisions, out: Path | None
 ) -> int:
-    """Write the result, and the figure beside it; return the exit code."""
+    """Write the result, and the figure beside it; return the exit code. written: with the `commits` of the runs."""
     control, claims = question.control, []
     for arm, one in decisions.items():
         about = f"{question.primary.measure}: {arm} minus {control}"
@@ -93,7 +93,9 @@ def publish(
     if out is not None:
         out.with_suffix(".svg").write_text(figure(question, decisions), encoding="utf-8")
     data = {**written, "question": question.model_dump(), "curves": list(small(question, curves))}
-    return finish(f"court_{name}", data, claims, out, seeds=range(len(curves[control])))
+    first, *others = written["commits"]
+    commit = first if not others else ""  # of several, the list is in the result
+    return finish(f"court_{name}", data, claims, out, seeds=range(len(curves[control])), commit=commit)
 
 
 def claims_of(about: str, one: Decision) -> list[dict[str, Any]]:

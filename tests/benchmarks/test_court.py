@@ -26,6 +26,7 @@ from tests.patience import PATIENCE_S
 
 QUESTIONS = Path(court.__file__).parent / "questions"
 LOOKS = (4, 6, 8)
+COMMIT = "c0" * 20
 QUESTION = """
 question = "Is it better?"
 recipe = "recipe.toml"
@@ -196,7 +197,7 @@ def fake_train(words: Sequence[str], log: Path) -> int:
     is_good, is_arm = "good" in str(out), any("budget" in word for word in words)
     fails = is_good and out.name == "seed_1" and "--resume" not in words
     status = "failed" if fails else "stopped" if is_arm else "complete"
-    (out / "manifest.json").write_text(json.dumps({"starts": [{"status": status}]}))
+    (out / "manifest.json").write_text(json.dumps({"starts": [{"status": status, "commit": COMMIT, "dirty": False}]}))
     for name in ("trajectories", "evaluations/step_000001.partial"):  # the latter is left by a kill
         (out / name).mkdir(parents=True, exist_ok=True)
     spent = [{"step": step, "tokens": 75 * step, "cpu_s": step} for step in (1, 2)[: 2 - fails]]
@@ -246,7 +247,7 @@ def test_a_court_shares_cold_starts_goes_on_after_a_kill_and_decides(
     assert values == pytest.approx([10 / 64] * 3 + [0.0] * 3, abs=1e-6)
     assert result["claims"][0]["claim"].endswith("good minus plain, better")
     assert len(result["curves"]) == 16 and result["curves"][0]["heldout/solved"] == [20 / 64, 20 / 64]
-    assert result["seeds"] == list(range(8))
+    assert result["seeds"] == list(range(8)) and result["commit"] == COMMIT and result["commits"] == [COMMIT]
     printed = capsys.readouterr().out
     assert "| good | 8 | 0.523 | +0.156 [+0.156, +0.156] | better | 0.680 |" in printed
     assert "| start |  | 0.367 |  |  | 0.367 |" in printed
