@@ -14,11 +14,11 @@ import asyncio
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import numpy as np
 import uvloop
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
@@ -90,10 +89,9 @@ async def serve_for(pipe: Connection, script: str, keeps: str) -> None:
     """Serve until the pipe says "end"."""
     loop = asyncio.get_running_loop()
     sandbox = FakeSandbox(lambda request: ok("42\n"))
-    sandbox.requests = _Forgetful()
     agent = make_agent(script, sandbox)
-    agent.inference.requests = _Forgetful()  # type: ignore[attr-defined]
-    agent.inference.released = _Forgetful()  # type: ignore[attr-defined]
+    policy: Any = agent.inference
+    sandbox.requests = policy.requests = policy.released = deque[Any](maxlen=0)  # type: ignore[assignment]
     options = ServeOptions(max_choices=4096)
     async with AsyncExitStack() as stack:
         kept = None
@@ -135,13 +133,6 @@ class BareLoop:
             self._go.release()
             await self._ready.acquire()  # the next turn, or the end
         return web.Response(body=bytes(800))
-
-
-class _Forgetful(list[Any]):
-    """Keeps nothing: the lists of the fakes would grow with every request."""
-
-    def append(self, item: Any) -> None:
-        pass
 
 
 ROUNDS, CONVERSATIONS = 20, 10
@@ -208,17 +199,13 @@ async def converse(session: aiohttp.ClientSession, url: str, *, seed: int) -> li
     return sent
 
 
-def connected() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-
-
 # ---- measurements ----
 
 
 async def overhead() -> dict[str, float]:
     """CPU microseconds by turn, and the overhead of a server, at once, streamed and in a session."""
     rounds: dict[str, list[float]] = {}
-    async with serving("turns") as (url, bare, pid), connected() as session:
+    async with serving("turns") as (url, bare, pid), aiohttp.ClientSession() as session:
         bodies = await converse(session, url, seed=0)
 
         async def loop(session: aiohttp.ClientSession, url: str, *, seed: int, turns: int = TURNS) -> None:
@@ -226,8 +213,7 @@ async def overhead() -> dict[str, float]:
                 async with session.post(f"{bare}{turns}", json=request) as response:
                     await response.read()
 
-        by_turn = partial(loop, turns=1)
-        ways = {"loop": loop, "at_once": ask, "streamed": stream, "loop_by_turn": by_turn, "session": converse}
+        ways = {"loop": loop, "at_once": ask, "streamed": stream, "paced": partial(loop, turns=1), "session": converse}
         for k in range(ROUNDS):
             for name, one in ways.items():
                 before = cpu_s(pid)
@@ -235,7 +221,7 @@ async def overhead() -> dict[str, float]:
                     await one(session, url, seed=1 + k * CONVERSATIONS + seed)
                 rounds.setdefault(name, []).append((cpu_s(pid) - before) / CONVERSATIONS / TURNS * 1e6)
     found = {f"{name}_us": statistics.median(each[2:]) for name, each in rounds.items()}  # two to warm up
-    for name, without in (("at_once", "loop"), ("streamed", "loop"), ("session", "loop_by_turn")):
+    for name, without in (("at_once", "loop"), ("streamed", "loop"), ("session", "paced")):
         found[f"{name}_overhead_us"] = found[f"{name}_us"] - found[f"{without}_us"]
     return found
 
@@ -243,7 +229,7 @@ async def overhead() -> dict[str, float]:
 async def first_byte(num: int = 300) -> dict[str, float]:
     """Milliseconds from a request on an open connection to the first byte of its stream."""
     took = []
-    async with serving("words") as (url, *_), connected() as session:
+    async with serving("words") as (url, *_), aiohttp.ClientSession() as session:
         for k in range(num):
             began = time.monotonic()
             path, data = f"{url}/v1/chat/completions", body(stream=True, seed=k)
@@ -251,14 +237,14 @@ async def first_byte(num: int = 300) -> dict[str, float]:
                 await response.content.readany()
                 took.append((time.monotonic() - began) * 1e3)
                 await response.read()
-    p50, p99 = np.percentile(took[num // 10 :], [50, 99]).tolist()
-    return {"p50_ms": p50, "p99_ms": p99}
+    percentiles = statistics.quantiles(took[num // 10 :], n=100)
+    return {"p50_ms": percentiles[49], "p99_ms": percentiles[98]}
 
 
 async def memory(folder: Path, num: int) -> dict[str, float]:
     """Resident MiB of the server after a fifth, three fifths and all of `num` requests, with records kept."""
     seen: dict[str, float] = {}
-    async with serving("one_call", keeps=str(folder)) as (url, *_, pid), connected() as session:
+    async with serving("one_call", keeps=str(folder)) as (url, *_, pid), aiohttp.ClientSession() as session:
         room = asyncio.Semaphore(32)
 
         async def one(k: int) -> None:
@@ -276,14 +262,13 @@ async def measure(quick: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     first = await first_byte()
     with tempfile.TemporaryDirectory() as folder:
         grown = await memory(Path(folder), 1000 if quick else 10_000)
-    growth = grown["growth_mib"]
     claims = [
         *(
             claim(f"CPU of {what} beyond that of the loop", turn[f"{name}_overhead_us"], "us", at_most=300)
             for name, what in {"at_once": "a turn", "streamed": "a streamed turn", "session": "a request"}.items()
         ),
         claim("p99 from a request to the first byte of its stream", first["p99_ms"], "ms", at_most=10),
-        claim("growth of the server from a fifth of all requests to all", growth, "MiB", at_most=10),
+        claim("growth of the server from a fifth of all requests to all", grown["growth_mib"], "MiB", at_most=10),
     ]
     return {"overhead": turn, "first": first, "memory": grown}, claims
 
@@ -292,8 +277,6 @@ def main() -> int:
     parser = result_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the requests")
     options = parser.parse_args()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result, claims = runner.run(measure(options.quick))
     return finish("serve", result, claims, options.out)

@@ -287,8 +287,9 @@ class _Call:
     def __call__(self, q_SQHD: Tensor, k_SLKD: Tensor, v_SLKD: Tensor, scale: float) -> Tensor:
         """Return a result for each of the gathered rows, padding included, in flat order."""
         q, k, v = (x.transpose(1, 2) for x in (q_SQHD, k_SLKD, v_SLKD))
-        if q.requires_grad and q.device.type == "cpu" and q.itemsize < 4:
-            q, k, v = (x.float() for x in (q, k, v))  # torch's backward in half precision takes twice as long
+        if q.device.type == "cpu" and q.itemsize < 4:
+            # torch's backward in half precision takes twice as long; without a gradient for the same log-probs
+            q, k, v = (x.float() for x in (q, k, v))
         mask = self._mask(q.dtype)
         attend = short_attention.attend if short_attention.is_faster(q, k) else grouped_attention
         out = attend(q, k, v, mask, scale)
