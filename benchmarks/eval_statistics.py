@@ -47,7 +47,10 @@ LOW: Final = (0.002, 0.005, 0.01, 0.02)
 HIGH: Final = (0.5, 0.9, 1.0)
 PAIRS: Final = ((30, 1), (30, 4), (30, 16), (60, 1), (60, 4), (60, 16), (198, 4))
 """Questions and attempts of the comparisons."""
-GAINS: Final = ((0.5, 0.0), (0.7, 0.0), (0.7, 0.08), (0.9, 0.0), (0.98, 0.0), (0.9, 0.05), (0.9, 0.08), (0.95, 0.03))
+GAINS: Final = (
+    *((mean, 0.0) for mean in (0.5, 0.7, 0.9, 0.98)),
+    *((0.5, 0.08), (0.7, 0.08), (0.9, 0.05), (0.9, 0.08), (0.95, 0.03)),
+)
 """Mean of A, and difference of B."""
 WINDOW: Final = (0.94, 0.965)
 POINTS: Final = 20_001
@@ -94,8 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         claim("lowest coverage of the interval of a difference", lowest["paired"]),
         claim("comparisons whose interval and p disagree on 0", disagree, at_most=0.0),
         claim("largest size of the paired test at 5%", size, at_most=0.06),
-        claim("power to find 8 points on 30 questions of 16 attempts", rejected[30, 16, 0.7, 0.08], at_least=0.6),
-        claim("power to find 8 points on 60 questions of 16 attempts", rejected[60, 16, 0.7, 0.08], at_least=0.9),
+        *(
+            claim(f"power to find 8 points at {m}, {n} x 16", rejected[n, 16, m, 0.08], at_least=bar)
+            for m, (n, bar) in product((0.5, 0.7), ((30, 0.6), (60, 0.9)))
+        ),
     ]
     result = {"evaluations": options.evaluations, "comparisons": options.comparisons, "spread_logits": SPREAD}
     return finish("eval_statistics", {**result, **found}, claims, options.out, seeds=[options.seed])

@@ -22,6 +22,7 @@ from report import ROOT, finish, result_parser
 EXAMPLE = ROOT / "examples" / "own_agent"
 PACKAGES = {"chat": "openai", "anthropic": "anthropic", "responses": "openai-agents"}
 """The package of each agent of foreign_loops.py."""
+FIELDS = ("--agent.command=[]", "--stages.0.steps=24", "--rl.tasks_per_step=8", "--eval.samples_per_task=4")
 
 
 def main() -> int:
@@ -38,14 +39,7 @@ def main() -> int:
     versions = {one.name: one.version for one in distributions(path=[str(options.packages)])}
     results, claims = [], []
     for name in options.agents:
-        kind = f"--agent.kind={ROOT / 'benchmarks' / 'foreign_loops.py'}:{name}"
-        fields = [
-            kind,
-            "--agent.command=[]",
-            "--stages.0.steps=24",
-            "--rl.tasks_per_step=8",
-            "--eval.samples_per_task=4",
-        ]
+        fields = [f"--agent.kind={ROOT / 'benchmarks' / 'foreign_loops.py'}:{name}", *FIELDS]
         for seed in range(options.seeds):
             directory = (options.runs / f"{name}_{seed}").absolute()
             seconds = run(str(folder / "recipe.toml"), directory, [*fields, f"--run.seed={seed}"])

@@ -75,6 +75,6 @@ def test_it_writes_its_claims(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     assert main(["--evaluations", "50", "--comparisons", "3", f"--out={out}"]) in (0, 1)
     written = json.loads(out.read_text())
-    assert len(written["coverage"]) == 108 and len(written["claims"]) == 9
+    assert len(written["coverage"]) == 108 and len(written["claims"]) == 11
     (dip,) = [cell for cell in written["one_attempt"] if cell["questions"] == 100]
     assert (dip["mean"], dip["coverage"]) == (0.032, pytest.approx(0.919, abs=0.001))

@@ -34,7 +34,7 @@ def tables(sets: Mapping[str, SetNumbers]) -> list[Table]:
 def _scores(sets: Mapping[str, SetNumbers]) -> Table:
     rows = []
     for name, one in sets.items():
-        wrong, left_out, k = one.as_wrong, one.left_out, str(one.k)
+        wrong, left_out, k = one.failed_as_wrong, one.failed_left_out, str(one.k)
         rows.append(
             [
                 name,
@@ -135,7 +135,7 @@ BOTH_TAILS, POWER = 1.959964, 0.841621
 """Normal quantiles of a two-sided test at 5%, and of power 0.8."""
 
 
-class Denominator(msgspec.Struct, kw_only=True):
+class Denominator(msgspec.Struct, kw_only=True, frozen=True):
     """Scores under one treatment of failed attempts."""
 
     avg: float | None = None
@@ -172,16 +172,10 @@ class SetNumbers(msgspec.Struct, kw_only=True):
 
     k: int
     num_questions: int = 0
-    avg: float | None = None
-    """With failed attempts excluded."""
-    interval: Bounds | None = None
-    best: float | None = msgspec.field(default=None, name="pass")
-    """pass@k."""
-    failed_left_out: Denominator | None = None
-    failed_as_wrong: Denominator | None = None
+    failed_left_out: Denominator = Denominator()
+    failed_as_wrong: Denominator = Denominator()
     failed: int = 0
     failures: dict[str, int] = {}
-    n_short: int | None = None
     truncated: int = 0
     unextracted: int = 0
     tokens_mean: float | None = None
@@ -198,22 +192,9 @@ class SetNumbers(msgspec.Struct, kw_only=True):
     questions: dict[str, QuestionNumbers] = {}
 
     @property
-    def left_out(self) -> Denominator:
-        """The scores with failed attempts excluded."""
-        if self.failed_left_out is not None:
-            return self.failed_left_out
-        at_k: dict[str, float | None] = {} if self.best is None else {str(self.k): self.best}
-        return Denominator(avg=self.avg, interval=self.interval, pass_at=at_k)
-
-    @property
-    def as_wrong(self) -> Denominator:
-        """The scores with failed attempts as wrong."""
-        return self.failed_as_wrong or self.left_out
-
-    @property
     def num_short(self) -> int | None:
         """The questions with fewer than k scored attempts."""
-        return self.left_out.n_short.get(str(self.k), self.n_short)
+        return self.failed_left_out.n_short.get(str(self.k))
 
 
 class Results(msgspec.Struct, kw_only=True):

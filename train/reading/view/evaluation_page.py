@@ -186,9 +186,9 @@ def _forest(sets: Mapping[str, SetNumbers]) -> RowChart:
 
 def _estimates(one: SetNumbers) -> Iterator[Mark]:
     """Yield the distinct estimates of a set."""
-    scores = [(0, one.as_wrong.avg, one.as_wrong.interval)]
+    scores = [(0, one.failed_as_wrong.avg, one.failed_as_wrong.interval)]
     if one.failed:
-        scores.append((1, one.left_out.avg, one.left_out.interval))
+        scores.append((1, one.failed_left_out.avg, one.failed_left_out.interval))
     if one.contamination is not None and one.contamination.num_contaminated:
         scores.append((2, one.contamination.avg_clean, one.contamination.interval_clean))
     for kind, value, interval in scores:
