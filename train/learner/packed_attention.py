@@ -287,10 +287,7 @@ class _Call:
     def __call__(self, q_SQHD: Tensor, k_SLKD: Tensor, v_SLKD: Tensor, scale: float) -> Tensor:
         """Return a result for each of the gathered rows, padding included, in flat order."""
         q, k, v = (x.transpose(1, 2) for x in (q_SQHD, k_SLKD, v_SLKD))
-        if q.device.type == "cpu" and q.itemsize < 4:
-            # torch's backward in half precision takes twice as long; without a gradient for the same log-probs
-            q, k, v = (x.float() for x in (q, k, v))
         mask = self._mask(q.dtype)
         attend = short_attention.attend if short_attention.is_faster(q, k) else grouped_attention
         out = attend(q, k, v, mask, scale)
-        return out.to(q_SQHD.dtype).transpose(1, 2).flatten(0, 1)
+        return out.transpose(1, 2).flatten(0, 1)

@@ -279,18 +279,3 @@ def test_the_cost_of_sequences_is_the_sum_of_squares() -> None:
     before = attention.attend(0, q, k, v, 0.3)
     k[:, 4:] = math.nan
     assert torch.equal(attention.attend(0, q, k, v, 0.3)[:4], before[:4])
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_learning_in_half_precision_on_a_cpu_attends_in_float32(dtype: torch.dtype) -> None:
-    """Nothing is shared, or gradients of shared tokens would be added up in half precision."""
-    lengths_S, kept = [20, 9, 17], [3, 19, 22, 45]
-
-    def results(kind: torch.dtype) -> list[Tensor]:
-        q, k, v = (x.detach().to(dtype).to(kind).requires_grad_() for x in leaves(46, 3))
-        attention = PackedAttention(lengths_S, CPU, kept_R=torch.tensor(kept))
-        out, some = attention.attend(0, q, k, v, 0.3), attention.attend_kept(q[:, kept], k, v, 0.3)
-        grads = [x for found in (out, some) for x in torch.autograd.grad(found.sum(), [q, k, v])]
-        return [x.to(dtype) for x in (out, some, *grads)]
-
-    torch.testing.assert_close(results(dtype), results(torch.float32))
