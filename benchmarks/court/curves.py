@@ -93,7 +93,7 @@ def points(curve: Sequence[Mapping[str, float]], measure: str, unit: str, budget
     spent = curve[-1][unit] if curve else 0
     if len(curve) != 1 and not FAR * budget <= spent <= (2 - FAR) * budget:
         raise ValueError(f"the curve ends at {spent:g} {unit} of {budget:g}")
-    return [(row[unit], row[measure]) for row in curve]
+    return [(row[unit], row[measure]) for row in curve if measure in row]  # sets may be evaluated at other steps
 
 
 AT = {"end": at_end, "mean": mean_until}

@@ -109,7 +109,7 @@ def small(question: Question, curves: Curves) -> list[dict[str, Any]]:
     """Return the curves of every arm and seed, with the measures of the question alone."""
     names = ["tokens", "cpu_s", question.primary.measure, *question.secondary]
     return [
-        {"arm": arm, "seed": seed, **{n: [round(row[n], 4) for row in curve] for n in names}}
+        {"arm": arm, "seed": seed, **{n: [round(row[n], 4) if n in row else None for row in curve] for n in names}}
         for arm, its in curves.items()
         for seed, curve in enumerate(its)
     ]

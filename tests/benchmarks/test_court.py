@@ -140,6 +140,8 @@ def test_a_curve_is_read_at_its_last_evaluation() -> None:
     curve = [{"tokens": t, "cpu_s": t / 10, "m": m} for t, m in ((0, 0.0), (100, 0.4), (300, 0.8), (400, 0.2))]
     assert curves.at_end(curve, "m", "tokens", 380) == 0.2
     assert curves.at_end(curve, "m", "cpu_s", 42) == 0.2
+    other = [{"tokens": 0.0, "n": 0.1}, {"tokens": 100.0}, {"tokens": 400.0, "n": 0.5}]  # n has its own steps
+    assert curves.points(other, "n", "tokens", 400) == [(0.0, 0.1), (400.0, 0.5)]
     assert curves.mean_until(curve, "m", "tokens", 380) == pytest.approx((100 * 0.2 + 200 * 0.6 + 100 * 0.5) / 400)
     assert curves.at_end(curve[:1], "m", "tokens", 380) == 0.0  # an arm without steps
     for far in (300, 600):
