@@ -81,8 +81,7 @@ async def open_server(
 
 Handler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 OPEN_PATHS = frozenset(("/healthz", "/readyz", "/ping", "/openapi.json"))
-"""The paths without authentication: they return nothing about programs, and a browser that opens a page sends
-no token."""
+"""The paths without authentication: they return nothing about programs, and probes send no token."""
 
 UNKNOWN_ROUTE = "unknown"
 """The `place` of a target without a route."""

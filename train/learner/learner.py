@@ -435,7 +435,8 @@ class Learner:
                 grads.append(parameter.grad)
         flat = parameters_to_vector(grads)
         dist.all_reduce(flat)
-        vector_to_parameters(flat / self.world_size, grads)
+        flat /= self.world_size  # in place: a quotient of its own would be a third copy of the gradients
+        vector_to_parameters(flat, grads)
 
     def _next_microbatch(self) -> None:
         done, total = self.gone_through
