@@ -243,9 +243,8 @@ async def send_sample(
     """Send an answer, whole or as a stream; return when its last byte is written. A failure behind the first ping
     is an event of the stream. Raises RequestError, and ConnectionError for a client that does not read."""
     if not asked.is_streamed:
-        whole = await send(
-            request, HttpResponse(status=200, body=encode_json(dialect.write(await sampling))), write_timeout_s
-        )
+        answer = HttpResponse(status=200, body=encode_json(dialect.write(await sampling)))
+        whole = await send(request, answer, write_timeout_s)
         await whole.prepare(request)
         await whole.write_eof()
         return whole

@@ -154,9 +154,7 @@ class AgentSession:
     async def _sample(self, request: Request) -> SampledTurn:
         self._check_open()
         known = self.ignored
-        for name in request.ignored:
-            if name in known or len(known) < MAX_FIELDS:
-                known[name] += 1
+        known.update(name for name in request.ignored if name in known or len(known) < MAX_FIELDS)
         chat, sampling = self.agent.chat, self.agent.sampling
         if request.temperature not in (None, sampling.temperature):
             self.ignored["temperature"] += 1

@@ -233,18 +233,10 @@ class Endpoint:
             return json_response({"input_tokens": len(prompt.ids)})
         self._note_unknown_fields(request, asked.ignored)
         await self.conversations.wait_for_disk()
-        owner = request.owner
-        served = sessions.open_single(asked) if key is None else sessions.find(owner, key, opens=True)
-        options = self.options
+        served = sessions.open_single(asked) if key is None else sessions.find(request.owner, key, opens=True)
+        times = {"ping_s": self.options.ping_s, "write_timeout_s": self.options.write_timeout_s}
         try:
-            response = await send_sample(
-                request,
-                dialect,
-                asked,
-                sessions.sample(served, asked, digest),
-                ping_s=options.ping_s,
-                write_timeout_s=options.write_timeout_s,
-            )
+            response = await send_sample(request, dialect, asked, sessions.sample(served, asked, digest), **times)
             served.session.delivered(digest)
         finally:
             if key is None:
@@ -422,8 +414,7 @@ class Endpoint:
     def _holding(self, request: HttpRequest) -> Iterator[None]:
         """The body counts as held while the block runs. Raises RequestError."""
         most = self.options.max_body_bytes
-        length = request.content_length
-        size = most if length is None else min(length, most)
+        size = most if request.content_length is None else min(request.content_length, most)
         if self._held_bytes + size > MAX_HELD_BODIES * most:
             raise RequestError(
                 f"bodies of {self._held_bytes} bytes arrive or are being read; ask again later",

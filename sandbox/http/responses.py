@@ -206,8 +206,7 @@ async def send(request: web.BaseRequest, answer: HttpResponse, timeout_s: float 
     the server would copy it whole while the event loop is blocked. Raises ConnectionResetError if the client
     reads nothing for `timeout_s`."""
     if len(answer.body) < SINGLE_WRITE_BYTES:
-        stays_open = request.keep_alive and request.version == HttpVersion11
-        if stays_open and answer.retry_after_s is None:
+        if request.keep_alive and request.version == HttpVersion11 and answer.retry_after_s is None:
             return SingleWriteResponse(answer)
         return to_response(answer)
     headers = {"Content-Type": answer.content_type, "Content-Length": str(len(answer.body))}
