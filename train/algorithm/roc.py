@@ -4,18 +4,23 @@ Source: arXiv 2508.20722, section 2.2, Eq. 4 and 5. A correct answer reached thr
 a malformed trace earns full reward under an outcome-only reward. RoC does not touch the reward: it makes
 such trajectories rarer among the positives the learner sees, and keeps the negatives as they come.
 
+Each sibling has a key, drawn from Exp(1) before its rollout: the arrival time of a clock of rate 1. A clock of
+rate w arrives at key / w, and the first k arrivals are k successive draws without replacement, each with
+probability ~ w (Efraimidis and Spirakis 2006, in logarithms). So the kept set is a function of keys and outcomes.
+
 Legend: `_N` all scored siblings of one task.
 """
 
 import math
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from rocstar.train.algorithm.advantages.sample import has_no_signal
 
 NO_TOOL_CALL_PENALTY = 0.5  # Eq. 4, "to encourage tool usage"
+MOST_PENALTY = 2.0
 
 
 class RocMode(StrEnum):
@@ -91,10 +96,10 @@ def choose_siblings(
     rewards_N: Sequence[float],
     correct_N: Sequence[bool],
     penalties_N: Sequence[Penalty],
+    keys_N: Sequence[float],
     *,
     keep: int,
     mode: RocMode,
-    rng: random.Random,
     eps: float = 0.1,
     min_positive: int = 2,
     min_negative: int = 2,
@@ -102,15 +107,16 @@ def choose_siblings(
     """Decide for every sibling whether it is kept; one decision per input, in the same order.
 
     Positives are the correct ones, whatever their reward; rewards may differ where all are of one sign.
-    Quotas keep the shares of positives and negatives (section 2.2), see `quotas`. Negatives are drawn
-    uniformly in every mode, before the positives, so that one rng state keeps the same negatives in every
-    mode. Positives: see `RocMode`. The paper's weight 1 / p_total is undefined at p_total = 0; `eps` makes
-    it 1 / (eps + p_total), so a clean trajectory is at most (eps + 2) / eps times likelier per draw.
+    Quotas keep the shares of positives and negatives (section 2.2), see `quotas`. Of each sign the first to
+    arrive stay, ties in rollout order. Negatives arrive at their keys, in every mode; for positives see `RocMode`.
+    The paper's weight 1 / p_total is undefined at p_total = 0; `eps` makes it 1 / (eps + p_total), so a clean
+    trajectory is at most (eps + 2) / eps times likelier per draw.
 
     Invariant: equal rewards keep none (`no_signal`); else N <= keep or mode `none` keeps all; else exactly
     `keep` are kept, with both signs if there are both, and their rewards are not all equal.
 
-    Assumes one verdict and one penalty per reward, `eps` above 0, and `keep` of at least 2, which holds both signs.
+    Assumes one verdict, penalty and key per reward, `eps` above 0, and `keep` of at least 2, which holds both
+    signs.
 
     Raises:
         ValueError: a reward is not finite.
@@ -128,32 +134,44 @@ def choose_siblings(
     num_positive, num_negative = quotas(
         len(positives), len(negatives), keep=keep, min_positive=min_positive, min_negative=min_negative
     )
-    kept = set(rng.sample(negatives, num_negative))
+    arrivals = [
+        _arrival(key, penalty.total, mode, eps) if is_correct else key
+        for key, penalty, is_correct in zip(keys_N, penalties_N, correct_N, strict=True)
+    ]
+    kept = set(sorted(negatives, key=lambda i: arrivals[i])[:num_negative])
+    kept.update(sorted(positives, key=lambda i: arrivals[i])[:num_positive])
     weights: dict[int, float] = dict.fromkeys(negatives, 1.0)
-    if mode == RocMode.sort:
-        kept.update(sorted(positives, key=lambda i: penalties_N[i].total)[:num_positive])
-    elif mode == RocMode.uniform:
-        kept.update(rng.sample(positives, num_positive))
-        weights.update(dict.fromkeys(positives, 1.0))
-    else:
-        weights.update({i: 1.0 / (eps + penalties_N[i].total) for i in positives})
-        kept.update(weighted_draw(positives, [weights[i] for i in positives], num_positive, rng=rng))
+    if mode != RocMode.sort:
+        weights.update({i: 1.0 / _arrival(1.0, penalties_N[i].total, mode, eps) for i in positives})
     if has_no_signal([rewards_N[i] for i in kept]):
-        _exchange_one(kept, rewards_N, correct_N, rng)
+        _exchange_one(kept, rewards_N, correct_N, arrivals)
     return [
         Decision(reason=_reason(i in kept, correct_N[i]), inclusion_weight=weights.get(i)) for i in range(num_given)
     ]
 
 
-def _exchange_one(kept: set[int], rewards_N: Sequence[float], correct_N: Sequence[bool], rng: random.Random) -> None:
-    """Put a dropped sibling of another reward in the place of a kept one of its sign.
+def _arrival(key: float, penalty: float, mode: RocMode, eps: float) -> float:
+    """When a positive arrives: its key over its weight in the draw, or its penalty where they are sorted."""
+    match mode:
+        case RocMode.sort:
+            return penalty
+        case RocMode.paper:
+            return key * (eps + penalty)
+        case _:
+            return key
+
+
+def _exchange_one(
+    kept: set[int], rewards_N: Sequence[float], correct_N: Sequence[bool], arrivals_N: Sequence[float]
+) -> None:
+    """Put the first dropped sibling of another reward in the place of the last kept one of its sign.
 
     Kept siblings of one reward would all have advantage 0. With rewards of 1 and 0 this never happens, for
     then both signs are kept.
     """
     common = rewards_N[next(iter(kept))]
-    comes = rng.choice([i for i in range(len(rewards_N)) if rewards_N[i] != common])
-    goes = rng.choice(sorted(i for i in kept if correct_N[i] == correct_N[comes]))
+    comes = min((i for i in range(len(rewards_N)) if rewards_N[i] != common), key=lambda i: arrivals_N[i])
+    goes = max((i for i in sorted(kept) if correct_N[i] == correct_N[comes]), key=lambda i: arrivals_N[i])
     kept.remove(goes)
     kept.add(comes)
 
@@ -185,16 +203,89 @@ def quotas(
     return keep - negative, negative
 
 
-def weighted_draw(items: Sequence[int], weights: Sequence[float], num_draws: int, *, rng: random.Random) -> list[int]:
-    """Draw without replacement: each draw picks one of the items left with probability ~ its weight.
+def can_end(
+    keys: Mapping[int, float],
+    scored: Mapping[int, tuple[bool, float]],
+    running: Collection[int],
+    *,
+    keep: int,
+    mode: RocMode,
+    eps: float = 0.1,
+    min_positive: int = 2,
+    min_negative: int = 2,
+) -> set[int]:
+    """Return the running siblings whose outcome cannot matter, where all rewards are 1 (correct) or 0.
 
-    Each item gets an arrival time from an exponential clock whose rate is its weight; the first
-    `num_draws` arrivals are the draw. Clocks are memoryless, so the next arrival among those left is item i
-    with probability w_i / sum of the weights left: exactly the sequential draw (Efraimidis and Spirakis
-    2006, in logarithms), in one pass and with one random number per item.
+    Whatever they and the other running ones become (correct with any penalty in [0, 2], wrong, or failed),
+    `choose_siblings` keeps the same others and none of them; so it does without them.
+
+    Every combination of outcomes is covered by the numbers of positives and negatives among the other running
+    ones: the quotas depend on these alone, and a sibling's best case for given numbers is that those which can
+    arrive after it do.
+
+    Args:
+        keys: of each sibling by its number.
+        scored: (is correct, total penalty) of each that has a reward.
+        running: those without an outcome. Siblings in neither have failed, or ended.
+        keep, mode, eps, min_positive, min_negative: as of `choose_siblings`.
     """
-    arrivals = sorted((rng.expovariate(weight), item) for item, weight in zip(items, weights, strict=True))
-    return [item for _, item in arrivals[:num_draws]]
+    signs = [is_correct for is_correct, _ in scored.values()]
+    if mode == RocMode.none or len(set(signs)) < 2 or len(signs) < keep:
+        return set()  # no signal yet, or one more could be kept
+    counts = _equal_quotas(
+        signs.count(True),
+        signs.count(False),
+        len(running) - 1,
+        partial(quotas, keep=keep, min_positive=min_positive, min_negative=min_negative),
+        keep=keep,
+    )
+
+    def arrival(sibling: int, sign: bool, penalty: float) -> tuple[float, int]:
+        return _arrival(keys[sibling], penalty, mode, eps) if sign else keys[sibling], sibling
+
+    def is_kept(sibling: int, sign: bool, others: Collection[int]) -> bool:
+        """Whether it is in a case, at its earliest and with the others at their latest."""
+        first = arrival(sibling, sign, 0.0)
+        before = sum(
+            arrival(i, sign, penalty) < first for i, (is_correct, penalty) in scored.items() if is_correct == sign
+        )
+        later = sum(arrival(i, sign, MOST_PENALTY) > first for i in others)
+        return any(
+            before + max(0, of_others[sign] - later) < kept[sign]
+            for of_others, kept in counts
+            if sum(of_others) <= len(others)
+        )
+
+    left = set(running)
+    while counts:
+        able = (i for i in sorted(left) if not any(is_kept(i, sign, left - {i}) for sign in (False, True)))
+        if (found := next(able, None)) is None:
+            break
+        left.remove(found)
+    return set(running) - left
+
+
+def _equal_quotas(
+    num_positives: int, num_negatives: int, num_others: int, quota: Callable[[int, int], tuple[int, int]], *, keep: int
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return (negatives, positives) among `num_others` siblings, with those kept then, for every possible pair.
+
+    Empty if one more sibling, correct or wrong, would change how many are kept, in any case.
+    """
+
+    def kept(positives: int, negatives: int) -> tuple[int, int]:
+        if positives + negatives <= keep:
+            return negatives, positives
+        return quota(positives, negatives)[::-1]
+
+    cases = []
+    for a in range(num_others + 1):
+        for b in range(num_others + 1 - a):
+            p, n = num_positives + a, num_negatives + b
+            if not (found := kept(p, n)) == kept(p + 1, n) == kept(p, n + 1):
+                return []
+            cases.append(((b, a), found))
+    return cases
 
 
 def _reason(is_kept: bool, is_correct: bool) -> DropReason:

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Final
 
 from rocstar.engine.record.signs import is_looping, is_timed_out
+from rocstar.engine.rollout.rollout import ENDED_EARLY
 from rocstar.engine.types import Failed, Scored, Trajectory
 from rocstar.train.groups.selection import Selection
 from rocstar.train.tasks.verify import extract_answer, num_answers
@@ -41,7 +42,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
         "tokens/generated": float(sum(t.num_policy_tokens for t in trajectories)),
         "tokens/no_signal": float(sum(t.num_policy_tokens for t, v in selection.verdicts if v.bucket == "no_signal")),
     }
-    buckets = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
+    buckets = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed", "ended_early")
     metrics |= {f"ledger/{bucket}": float(ledger[bucket]) for bucket in buckets}
     if rewards:
         metrics["reward/mean"] = _mean(rewards)
@@ -57,6 +58,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     metrics |= {f"tool/status/{s}": float(n) for s, n in Counter(r.status for r in results).items()}
     metrics |= _by_tool(trajectories)
     kinds = Counter(t.outcome.kind for t in trajectories if isinstance(t.outcome, Failed))
+    kinds.pop(ENDED_EARLY, None)
     metrics |= {f"failed/{kind}": float(n) for kind, n in kinds.items()}
     reasons = Counter(t.finish_reason.value for t in trajectories)
     metrics |= {f"finish/{reason}": n / len(trajectories) for reason, n in reasons.items()}

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rocstar.engine.inference.base import EngineTimes
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.progress.progress import Attempts, working
-from rocstar.engine.rollout.group import all_groups, run_group
+from rocstar.engine.rollout.group import Unneeded, all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task, Trajectory
 from rocstar.train.groups.journal import Journal
-from rocstar.train.groups.selection import num_missing
+from rocstar.train.groups.selection import num_missing, unneeded_siblings
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
@@ -80,6 +80,8 @@ class Roller:
     """Has groups of an earlier process, and takes each group that ends."""
     engine: EngineTimes | None = None
     """Of `agent`; needed with a journal."""
+    unneeded: Unneeded | None = None
+    """As of `run_group`, for whole groups of this process."""
 
     async def found(self, task: Task, *, size: int, step: int) -> Group | None:
         """Return the journal's group of a task; None if it has none that this process may take."""
@@ -103,7 +105,8 @@ class Roller:
         if not again and (found := await self.found(task, size=size, step=step)) is not None:
             return found
         if self.nodes is None and self.ended is None:
-            group = await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
+            run = run_group if self.unneeded is None else partial(run_group, unneeded=self.unneeded)
+            group = await run(self.agent, task, size=size, seed=seed, step=step, first=first)
         else:
             order = GroupOrder(
                 task=task,
@@ -167,7 +170,13 @@ class LiveGroups:
     def __post_init__(self) -> None:
         self._waits = WaitingTimes(self.engine, clock=self.clock)
         agent = self._waits.watching(self.agent)
-        self._roller = Roller(agent=agent, nodes=self.nodes, journal=self.journal, engine=self.engine)
+        self._roller = Roller(
+            agent=agent,
+            nodes=self.nodes,
+            journal=self.journal,
+            engine=self.engine,
+            unneeded=unneeded_of(self.rl, self.seed),
+        )
 
     async def take(self, step: int) -> Batch:
         groups = await self._round(step, self.rl.tasks_per_step, [])
@@ -211,6 +220,11 @@ class LiveGroups:
                     work.done += len(known)
                     groups += known
         return groups
+
+
+def unneeded_of(rl: RlConfig, seed: int) -> Unneeded | None:
+    """Return which siblings end early; None if the recipe has none that do."""
+    return partial(unneeded_siblings, config=rl, seed=seed) if rl.end_early else None
 
 
 def work_name(step: int, former: Sequence[Group]) -> str:
