@@ -12,15 +12,13 @@ Legend: `_N` all scored siblings of one task.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 
 from rocstar.train.algorithm.advantages.sample import has_no_signal
 
 NO_TOOL_CALL_PENALTY = 0.5  # Eq. 4, "to encourage tool usage"
-MOST_PENALTY = 2.0
 
 
 class RocMode(StrEnum):
@@ -219,9 +217,10 @@ def can_end(
     Whatever they and the other running ones become (correct with any penalty in [0, 2], wrong, or failed),
     `choose_siblings` keeps the same others and none of them; so it does without them.
 
-    Every combination of outcomes is covered by the numbers of positives and negatives among the other running
-    ones: the quotas depend on these alone, and a sibling's best case for given numbers is that those which can
-    arrive after it do.
+    One of them is unneeded if its outcome never changes how many of each sign are kept, and enough of each sign
+    arrive before it at its earliest. The first holds exactly if these numbers are equal for all numbers of positives
+    and negatives among the running ones, since two that differ by one sibling are those with and without it. The
+    second needs the scored ones alone: the others may all fail.
 
     Args:
         keys: of each sibling by its number.
@@ -229,63 +228,31 @@ def can_end(
         running: those without an outcome. Siblings in neither have failed, or ended.
         keep, mode, eps, min_positive, min_negative: as of `choose_siblings`.
     """
+    if mode == RocMode.none:
+        return set()
     signs = [is_correct for is_correct, _ in scored.values()]
-    if mode == RocMode.none or len(set(signs)) < 2 or len(signs) < keep:
-        return set()  # no signal yet, or one more could be kept
-    counts = _equal_quotas(
-        signs.count(True),
-        signs.count(False),
-        len(running) - 1,
-        partial(quotas, keep=keep, min_positive=min_positive, min_negative=min_negative),
-        keep=keep,
-    )
-
-    def arrival(sibling: int, sign: bool, penalty: float) -> tuple[float, int]:
-        return _arrival(keys[sibling], penalty, mode, eps) if sign else keys[sibling], sibling
-
-    def is_kept(sibling: int, sign: bool, others: Collection[int]) -> bool:
-        """Whether it is in a case, at its earliest and with the others at their latest."""
-        first = arrival(sibling, sign, 0.0)
-        before = sum(
-            arrival(i, sign, penalty) < first for i, (is_correct, penalty) in scored.items() if is_correct == sign
-        )
-        later = sum(arrival(i, sign, MOST_PENALTY) > first for i in others)
-        return any(
-            before + max(0, of_others[sign] - later) < kept[sign]
-            for of_others, kept in counts
-            if sum(of_others) <= len(others)
-        )
-
-    left = set(running)
-    while counts:
-        able = (i for i in sorted(left) if not any(is_kept(i, sign, left - {i}) for sign in (False, True)))
-        if (found := next(able, None)) is None:
-            break
-        left.remove(found)
-    return set(running) - left
-
-
-def _equal_quotas(
-    num_positives: int, num_negatives: int, num_others: int, quota: Callable[[int, int], tuple[int, int]], *, keep: int
-) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return (negatives, positives) among `num_others` siblings, with those kept then, for every possible pair.
-
-    Empty if one more sibling, correct or wrong, would change how many are kept, in any case.
-    """
 
     def kept(positives: int, negatives: int) -> tuple[int, int]:
         if positives + negatives <= keep:
-            return negatives, positives
-        return quota(positives, negatives)[::-1]
+            return positives, negatives
+        return quotas(positives, negatives, keep=keep, min_positive=min_positive, min_negative=min_negative)
 
-    cases = []
-    for a in range(num_others + 1):
-        for b in range(num_others + 1 - a):
-            p, n = num_positives + a, num_negatives + b
-            if not (found := kept(p, n)) == kept(p + 1, n) == kept(p, n + 1):
-                return []
-            cases.append(((b, a), found))
-    return cases
+    num_positive, num_negative = now = kept(signs.count(True), signs.count(False))
+    for a in range(len(running) + 1):
+        for b in range(len(running) + 1 - a):
+            if kept(signs.count(True) + a, signs.count(False) + b) != now:
+                return set()
+
+    def arrives_too_late(sibling: int) -> bool:
+        positive, negative = (_arrival(keys[sibling], 0.0, mode, eps), sibling), (keys[sibling], sibling)
+        earlier = [
+            (_arrival(keys[i], penalty, mode, eps), i) < positive if is_correct else (keys[i], i) < negative
+            for i, (is_correct, penalty) in scored.items()
+        ]
+        positives = sum(is_early for is_early, is_correct in zip(earlier, signs, strict=True) if is_correct)
+        return positives >= num_positive and sum(earlier) - positives >= num_negative
+
+    return {sibling for sibling in running if arrives_too_late(sibling)}
 
 
 def _reason(is_kept: bool, is_correct: bool) -> DropReason:

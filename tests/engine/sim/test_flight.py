@@ -159,6 +159,15 @@ def test_siblings_that_end_early_leave_with_the_token_under_way() -> None:
     assert flight.makespan_s < 10.0 and all(not replica.pool.used for replica in flight.replicas)
 
 
+def test_an_early_end_cuts_the_segment_of_another_replica() -> None:
+    works = (one("t0", (12, 0, 0.0)), one("t1", (500, 0, 0.0)))
+    scheduler = Scheduler(make_policy("round_robin"))
+    workload, on = Workload(name="w", trajectories=works), cluster(10_000, replicas=2)
+    flight = Flight(workload=workload, cluster=on, scheduler=scheduler, ends=lambda traj: ("t1",)).run()
+    assert flight.seats[0].home is flight.seats[1].home is None and flight.seats[1].generated in (12, 13)
+    assert flight.makespan_s < flight.seats[0].left_s + 0.02  # type: ignore[operator]
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     runs = [
         fly(generate("tool-heavy", tasks=2, siblings=8, seed=5), cluster(60_000, MI300X_14B, 2), "predictive")
