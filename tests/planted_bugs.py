@@ -389,6 +389,8 @@ BUGS = [
     Bug("require_own_users", '"uid" in isolation.split("+")', "True", "service/test_serve.py::test_root_does_not_serve_programs_as_root"),
     Bug("choose_siblings", "_arrival(key, penalty.total, mode, eps) if is_correct else key", "key", "test_roc.py::test_paper_mode_draws_positives_as_successive_weighted_picks"),
     Bug("choose_siblings", "sorted(negatives, key=lambda i: arrivals[i])[:num_negative]", "negatives[:num_negative]", "test_roc.py::test_negatives_are_drawn_uniformly"),
+    Bug("roc.can_end", "_arrival(keys[sibling], 0.0, mode, eps)", "_arrival(keys[sibling], 2.0, mode, eps)", "test_roc.py::test_a_sibling_ends_early_exactly_if_no_outcome_can_matter"),
+    Bug("roc.can_end", "for a in range(len(running) + 1):", "for a in range(len(running)):", "test_roc.py::test_a_sibling_ends_early_exactly_if_no_outcome_can_matter"),
     Bug("resolve_paths", "any(_begins(place, option) for option in given)", "True or any(_begins(place, option) for option in given)", "test_recipe_paths.py::test_paths_in_the_file_start_at_its_folder"),
     Bug("results._question", "_withheld(row.answer) if is_hidden else row.answer", "row.answer", "test_hidden_sets.py::test_numbers_name_no_text_of_a_hidden_set"),
     Bug("results._scores", "compute_scores(votes, powers_up_to(k), failed_as_wrong=True)", "left_out", "test_evaluation_files.py::test_every_attempt_and_how_it_failed_is_kept"),

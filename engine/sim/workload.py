@@ -44,7 +44,7 @@ class TrajectoryWork:
     max_tokens: int
     turns: tuple[TurnWork, ...]
     fork: tuple[str, int] | None = None
-    """Of a branch: the trajectory that it begins with, and how many turns of that it has before its own."""
+    """The trajectory that a branch begins with, and how many turns of that come before its own."""
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1 or not self.turns or any(t.new_tokens < 1 for t in self.turns):
