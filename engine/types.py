@@ -291,9 +291,22 @@ class TrajectoryKey:
     step: int
     task_id: str
     sibling: int
+    branch: str = ""
+    """Empty for a root; "3.1" of the first other continuation behind turn 3 of a root, "3.1/5.2" of the second
+    behind turn 5 of that one."""
 
     def __str__(self) -> str:
-        return f"s{self.step}/{self.task_id}/{self.sibling}"
+        return f"s{self.step}/{self.task_id}/{self.sibling}" + (f"~{self.branch}" if self.branch else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """Where a branch leaves its parent: the first `turns` turns and tokens [0, `start`) are the parent's."""
+
+    parent: str
+    """The parent's `TrajectoryKey.branch`."""
+    turns: int
+    start: int
 
 
 def logprob_column(values: Sequence[float | None] | LogProbs) -> LogProbs:
@@ -345,6 +358,8 @@ class Trajectory:
     starts: tuple[int, ...] = (0,)
     given: Given | None = None
     """The result of a foreign agent; None of the built-in turn loop."""
+    fork: Fork | None = None
+    """None of a root. `turns` and the columns of a branch hold the parent's part too, which the parent trains."""
 
     def __post_init__(self) -> None:
         """Convert sequences to columns. Raise ValueError for an invalid token id, or invalid starts."""
@@ -393,24 +408,28 @@ class Trajectory:
 
     @property
     def num_policy_tokens(self) -> int:
-        return sum(s.end - s.start for s in self.segments if s.origin is Origin.policy)
+        """The tokens that it sampled itself: of a branch, those behind its fork."""
+        own = 0 if self.fork is None else self.fork.start
+        return sum(s.end - s.start for s in self.segments if s.origin is Origin.policy and s.start >= own)
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
         return tuple(result for turn in self.turns for result in turn.results)
 
     def loss_mask(self) -> Mask:
-        """True on tokens the policy wrote, False on prompt and tool output; one entry per token."""
+        """True on tokens the policy wrote, False on prompt, tool output and a parent's part; one entry per token."""
         mask = np.zeros(len(self.ids), bool)
         for segment in self.segments:
             if segment.origin is Origin.policy:
                 mask[segment.start : segment.end] = True
+        if self.fork is not None:
+            mask[: self.fork.start] = False
         return mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Sibling trajectories of one task, generated together."""
+    """Sibling trajectories of one task, generated together: roots in order, each before its branches."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]
