@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -297,6 +297,17 @@ class TrajectoryKey:
 
     def __str__(self) -> str:
         return f"s{self.step}/{self.task_id}/{self.sibling}" + (f"~{self.branch}" if self.branch else "")
+
+    @property
+    def order(self) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """Sorts the trajectories of a group: roots by number, each before its branches."""
+        forks = self.branch.split("/") if self.branch else ()
+        return self.sibling, tuple(tuple(map(int, fork.split("."))) for fork in forks)
+
+    def behind(self, turn: int, number: int) -> TrajectoryKey:
+        """Return the key of its other continuation `number` (from 1) behind turn `turn` (from 1)."""
+        fork = f"{turn}.{number}"
+        return replace(self, branch=f"{self.branch}/{fork}" if self.branch else fork)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

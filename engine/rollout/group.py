@@ -1,6 +1,6 @@
-"""Sibling trajectories of one task, rolled out concurrently.
+"""Sibling trajectories of one task, rolled out concurrently, and their branches (forks.py).
 
-The group waits for all its siblings. A failed sibling is data, not an exception; any other exception is a
+The group waits for all of them. A failed sibling is data, not an exception; any other exception is a
 bug and cancels the group.
 """
 
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from rocstar.engine.rollout.forks import Branches, ForkRule
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.types import Group, Task, Trajectory, TrajectoryKey
 
@@ -26,16 +27,24 @@ async def run_group(
     first: int = 0,
     granted: Callable[[], None] = lambda: None,
     attempt: Callable[..., Coroutine[Any, Any, Trajectory]] = run_trajectory,
+    forks: ForkRule | None = None,
 ) -> Group:
     """Roll out `size` siblings of `task`, from number `first` on.
 
-    granted: as of each trajectory. attempt: rolls out one, with the arguments of `run_trajectory`.
+    Args:
+        granted: as of each sibling.
+        attempt: rolls out one, with the arguments of `run_trajectory`.
+        forks: where they fork; None: nowhere.
     """
     keys = [TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(first, first + size)]
     agent.inference.join([str(key) for key in keys])
     async with asyncio.TaskGroup() as siblings:
-        running = [siblings.create_task(attempt(agent, task, key, granted=granted)) for key in keys]
-    return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
+        branches = None if forks is None else Branches(forks, agent, siblings)
+        more = {} if branches is None else {"answered": branches.answered}
+        running = [siblings.create_task(attempt(agent, task, key, granted=granted, **more)) for key in keys]
+    running += [] if branches is None else branches.running
+    trajectories = sorted((one.result() for one in running), key=lambda t: t.key.order)
+    return Group(task=task, trajectories=tuple(trajectories))
 
 
 async def all_groups(

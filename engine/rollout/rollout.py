@@ -13,7 +13,7 @@ before the judge, in every case. Its clock runs from its first grant (clock.py).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -37,6 +37,7 @@ from rocstar.engine.types import (
     Attempt,
     Failed,
     FinishReason,
+    Fork,
     Given,
     Origin,
     Outcome,
@@ -254,6 +255,9 @@ class Draft(GenerationBuilder):
     """The result of a foreign agent or an environment."""
     episode: OpenEpisode | None = None
     """The prompt and tools of a task of an environment. The calls of its last turn are answered, too."""
+    fork: Fork | None = None
+    num_forks: int = 0
+    """On the path to here, this attempt's own and its parents'."""
 
     @property
     def name(self) -> str:
@@ -278,6 +282,16 @@ class Draft(GenerationBuilder):
         start = len(self.ids)
         self.add(ids, [None] * len(ids))
         self.segments.append(Segment(start=start, end=len(self.ids), origin=origin))
+
+    def follow(self, trunk: Draft) -> None:
+        """Begin with all of `trunk` so far, of which no time is this attempt's."""
+        self.ids, self.logprobs, self.spans = [*trunk.ids], [*trunk.logprobs], [*trunk.spans]
+        self.segments, self.cached_tokens = [*trunk.segments], trunk.cached_tokens
+        for turn in trunk.turns:
+            self.turns.append(replace(turn, results=tuple(replace(result, ran=None) for result in turn.results)))
+            self.written.append(Span(0.0, 0.0))
+        self.num_forks = trunk.num_forks
+        self.fork = Fork(parent=trunk.key.branch, turns=len(trunk.turns), start=len(trunk.ids))
 
     def answer(self, reply: tuple[ToolResult, ...] | str | None) -> None:
         """Answer the last turn: a result for each of its calls, or the user's next message; None ends it."""
@@ -328,6 +342,7 @@ class Draft(GenerationBuilder):
             ),
             starts=tuple(self.starts),
             given=self.given,
+            fork=self.fork,
         )
 
 
@@ -342,12 +357,21 @@ async def grade(judge: Judge, draft: Draft) -> Outcome:
     return draft.outcome
 
 
+Answered = Callable[[Draft, Tools], Awaitable[None]]
+"""Called at every turn that was answered and is not the last."""
+
+
 async def run_trajectory(
-    agent: Agent, task: Task, key: TrajectoryKey, *, granted: Callable[[], None] = lambda: None
+    agent: Agent,
+    task: Task,
+    key: TrajectoryKey,
+    *,
+    granted: Callable[[], None] = lambda: None,
+    answered: Answered | None = None,
 ) -> Trajectory:
     """Roll out one attempt. Never raises for a failure of inference, sandbox or judge: that is data.
 
-    granted: as of `Agent.attempt`.
+    granted: as of `Agent.attempt`. answered: not of a foreign agent.
     """
     async with agent.attempt(task, key, granted=granted) as draft:
         if (place := place_of(task, agent.environments)) is not None:
@@ -358,13 +382,20 @@ async def run_trajectory(
         else:
             async with agent.tools.open(seed=draft.tool_seed) if place is None else place.open(task, key) as tools:
                 draft.episode = tools if isinstance(tools, OpenEpisode) else None
-                while await agent.sample(draft) is not None:
-                    draft.answer(await agent.reply(draft, tools))
+                await converse(agent, draft, tools, answered)
                 if draft.episode is not None:
                     async with draft.clock.waiting(draft.name, "its environment", kind="tool"):
                         draft.given = Given(reward=await draft.episode.reward())
         await grade(agent.judge, draft)
     return draft.trajectory()
+
+
+async def converse(agent: Agent, draft: Draft, tools: Tools, answered: Answered | None) -> None:
+    """Let the policy and its tools take turns until the attempt is over."""
+    while await agent.sample(draft) is not None:
+        draft.answer(await agent.reply(draft, tools))
+        if answered is not None and draft.finish is None:
+            await answered(draft, tools)
 
 
 def _late(clock: TrajectoryClock, *, at_work: bool) -> Failed:

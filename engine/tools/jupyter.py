@@ -64,10 +64,13 @@ class JupyterTool(Tool):
 
     async def call(self, arguments: Mapping[str, str], context: ToolContext) -> ToolOutput:
         interpreter: Interpreter = context.session
-        ran = await interpreter.run(arguments["code"], deadline=context.deadline)
+        ran = await interpreter.run(arguments["code"], deadline=context.deadline, seed=context.seed)
         text = result_text(ran.result, self.style)
         text = f"{RESTARTED}\n{text}" if ran.restarted else text
         return ToolOutput(text, ran.result.status, restarted=ran.restarted, replayed=ran.replayed)
+
+    async def branch(self, session: Interpreter) -> Interpreter:
+        return await session.branch()
 
     async def close(self, session: Interpreter) -> None:
         await session.close()
@@ -77,6 +80,8 @@ JUPYTER_SCHEMA: Mapping[str, Any] = JupyterTool(limits=Limits(), flavour="stdlib
 
 
 CLOSE_TIMEOUT_S = 10.0
+RESEED = "__import__('sys').modules['rocstar.sandbox.child.cell'].reseed_branch({})"
+"""A cell that leaves no name behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,8 @@ class Ran:
 
 
 class Interpreter:
-    """One interpreter at a time, opened at the first cell. All of them have the same seed.
+    """One interpreter at a time, opened at the first cell. All of them have the same seed, until the first cell of a
+    branch gives it another one.
 
     Invariant: a cell meets the state that the results of `_cells`, in their order, left in a fresh
     interpreter. For cells that ask neither clock nor machine a replay gives that state exactly; for others it
@@ -101,18 +107,30 @@ class Interpreter:
     def __init__(self, sandbox: SessionSandbox, *, flavour: str, limits: Limits, seed: int) -> None:
         self._sandbox = sandbox
         self._flavour, self._limits, self._seed = flavour, limits, seed
+        self._next_seed = seed
+        """Of an interpreter without earlier cells."""
         self._session: Session | None = None
         self._cells: list[tuple[str, Status]] = []
         """The code of each cell, with the status of its result."""
+        self._shares_seed = False
+        """It is a branch, and its random state is still its parent's."""
 
-    async def run(self, code: str, *, deadline: float | None) -> Ran:
+    async def run(self, code: str, *, deadline: float | None, seed: int | None = None) -> Ran:
         """Run one cell. At most one restart and one replay come before it.
+
+        seed: of a branch's random modules, at its first cell; None: they go on as its parent's.
 
         Raises:
             SandboxError: of kind session_lost when the state could not be built again, else as it came.
             TimeoutError: the deadline passed while an interpreter was opened.
         """
-        restarted = replayed = False
+        restarted = replayed = was_restarted = False
+        if self._shares_seed and seed is not None:
+            self._shares_seed, self._next_seed = False, seed
+            if self._cells:
+                was_restarted = (await self.run(RESEED.format(seed), deadline=deadline)).restarted
+            else:
+                self._seed = seed
         session = self._session or await self._open(deadline)
         while True:
             try:
@@ -122,6 +140,7 @@ class Interpreter:
                 if lost.reason == "died" and self._cells and not restarted:
                     restarted = True
                     self._cells.clear()
+                    self._seed = self._next_seed
                     session = await self._open(deadline)
                 elif (lost.reason != "died" or not self._cells) and not replayed:
                     replayed = True
@@ -130,7 +149,7 @@ class Interpreter:
                     raise _gave_up(lost, "it was lost again") from None
             else:
                 self._cells.append((code, result.status))
-                return Ran(result=result, restarted=restarted, replayed=replayed)
+                return Ran(result=result, restarted=restarted or was_restarted, replayed=replayed)
 
     async def branch(self) -> Interpreter:
         """Return an independent copy of this interpreter, by a fork of its process; both keep the invariant.
@@ -142,7 +161,7 @@ class Interpreter:
             SandboxError: the fork failed.
         """
         other = Interpreter(self._sandbox, flavour=self._flavour, limits=self._limits, seed=self._seed)
-        other._cells = list(self._cells)
+        other._cells, other._next_seed, other._shares_seed = list(self._cells), self._next_seed, True
         if self._session is not None:
             try:
                 other._session = await self._session.branch()

@@ -6,7 +6,7 @@
 `generate` waits for its tokens; a request waits for a free slot. A learner in the same thread alternates with
 decoding. A learner in another thread calls `hold` and `quiesce` before it changes the weights. A slot belongs
 to a trajectory from its first request until `release`: its KV stays between turns, and the next turn only
-computes the tool's tokens. Siblings copy the KV of the first one's prompt.
+computes the tool's tokens. Siblings copy the KV of the first one's prompt, a branch its parent's up to the fork.
 
 In lockstep, decoding waits while a trajectory that joined has no request, that is, while its tool or judge
 works. The rows that share a forward then do not depend on timing, so equal weights give equal bits; the price
@@ -135,8 +135,8 @@ class EmbeddedEngine:
         self._scores: deque[ScoreRequest] = deque()
         """Texts to be scored; only the first has keys and values, so that one text's are held at a time."""
         self._lockstep = lockstep
-        self._joined: dict[str, int] = {}
-        """Trajectories in lockstep, by the order in which they joined."""
+        self._joined: dict[str, tuple[int, str]] = {}
+        """Trajectories in lockstep, by the order in which they joined: a branch by its root's, and its name."""
         self._absent: set[str] = set()
         """Those of them that have no request now; while there is one, no forward runs."""
         self._num_joined = 0
@@ -146,6 +146,8 @@ class EmbeddedEngine:
         """Callbacks for a trajectory's first slot."""
         self._listeners: dict[str, Heard] = {}
         """Callbacks for a trajectory's tokens as they arrive."""
+        self._parents: dict[str, str] = {}
+        """The trajectory whose KV a branch begins with."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -190,6 +192,7 @@ class EmbeddedEngine:
             future=asyncio.get_running_loop().create_future(),
             granted=self._granting.pop(request_id, None),
             heard=self._listeners.get(request_id),
+            parent=self._parents.get(request_id),
         )
         return await self._answered(request, request.future, deadline)
 
@@ -289,6 +292,11 @@ class EmbeddedEngine:
         if self._lockstep:
             self._inbox.extend(("join", request_id) for request_id in request_ids)
 
+    def branch(self, request_id: str, branches: Sequence[str]) -> None:
+        for name in branches:
+            self._parents[name] = request_id
+        self.join(branches)
+
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._granting[request_id] = granted
 
@@ -298,6 +306,7 @@ class EmbeddedEngine:
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
         self._listeners.pop(request_id, None)
+        self._parents.pop(request_id, None)
         self._inbox.append(("release", request_id))
         self._wake.set()
 
@@ -387,8 +396,11 @@ class EmbeddedEngine:
                 continue
             verb, row_id = item
             if verb == "join":
-                self._num_joined += 1
-                self._joined[row_id] = self._num_joined
+                if (parent := self._parents.get(row_id)) is None:
+                    self._num_joined += 1
+                    self._joined[row_id] = self._num_joined, ""
+                else:  # not in the order of the forks, which is timing
+                    self._joined[row_id] = self._joined.get(parent, (0, ""))[0], row_id
                 self._absent.add(row_id)
                 continue
             if self._scores:
@@ -438,7 +450,7 @@ class EmbeddedEngine:
         if not self._waiting:
             return
         if self._joined:  # not in the order of arrival, which is timing
-            self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, 0)))
+            self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, (0, ""))))
         self._widen()
         budget = self._prefill_tokens
         for request in list(self._waiting):

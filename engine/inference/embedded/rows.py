@@ -25,6 +25,8 @@ class DecodeRequest:
     """To be called on the event loop when it has a slot."""
     heard: Heard | None = None
     """To be called on the event loop for each token."""
+    parent: str | None = None
+    """Of a branch: the row whose first tokens are its own."""
     new_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[list[int]] = field(default_factory=list)
