@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -281,6 +282,10 @@ class Failed:
 
 
 Outcome = Scored | Failed
+
+
+BRANCH = re.compile(r"[1-9]\d*\.[1-9]\d*(/[1-9]\d*\.[1-9]\d*)*")
+"""`TrajectoryKey.branch` of a branch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ as a guest, for this turn. The scheduler keeps its first replica as its home.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -26,6 +25,7 @@ from rocstar.engine.inference import base
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
 from rocstar.engine.scheduling.schedule_state import SchedulingPolicy
+from rocstar.engine.types import BRANCH
 
 __all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "SendToAll"]
 
@@ -398,7 +398,8 @@ class Fleet:
 
 def group_of(name: str) -> str:
     """Return the group of a trajectory by its name (`TrajectoryKey.__str__`), of a branch its root's."""
-    return re.sub(r"/\d+(~\d+\.\d+(/\d+\.\d+)*)?\Z", "", name)
+    root, _, branch = name.rpartition("~")
+    return (root if root and BRANCH.fullmatch(branch) else name).rpartition("/")[0] or name
 
 
 def _no_replica() -> base.InferenceError:

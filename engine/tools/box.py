@@ -251,6 +251,8 @@ async def _copied(tool: Tool, session: Any) -> Any:
         return await _run_until(tool, tool.branch(session), until)
     except (ToolFailure, SandboxError):
         raise
+    except _Expired:
+        raise ToolFailure(f"{tool.name}: its session was not copied in {BRANCH_TIMEOUT_S:g} s") from None
     except Exception as error:  # user code: whatever a tool raises is its failure
         raise ToolFailure(f"{tool.name}: its session was not copied: {error!r}") from error
 

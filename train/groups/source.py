@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rocstar.engine.inference.base import EngineTimes
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.progress.progress import Attempts, working
+from rocstar.engine.rollout.forks import ForkRule
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task, Trajectory
+from rocstar.train.groups.fork_rule import fork_rule
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing
 from rocstar.train.groups.waiting_times import WaitingTimes
+from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 
@@ -80,6 +83,8 @@ class Roller:
     """Has groups of an earlier process, and takes each group that ends."""
     engine: EngineTimes | None = None
     """Of `agent`; needed with a journal."""
+    forks: ForkRule | None = None
+    """Of siblings that this process rolls out."""
 
     async def found(self, task: Task, *, size: int, step: int) -> Group | None:
         """Return the journal's group of a task; None if it has none that this process may take."""
@@ -103,7 +108,13 @@ class Roller:
         if not again and (found := await self.found(task, size=size, step=step)) is not None:
             return found
         if self.nodes is None and self.ended is None:
-            group = await run_group(self.agent, task, size=size, seed=seed, step=step, first=first)
+            try:
+                group = await run_group(
+                    self.agent, task, size=size, seed=seed, step=step, first=first, forks=self.forks
+                )
+            except ExceptionGroup as failures:
+                stopped = failures.subgroup(TrainingStopped)
+                raise (failures if stopped is None else stopped.exceptions[0]) from None  # one says why
         else:
             order = GroupOrder(
                 task=task,
@@ -167,7 +178,9 @@ class LiveGroups:
     def __post_init__(self) -> None:
         self._waits = WaitingTimes(self.engine, clock=self.clock)
         agent = self._waits.watching(self.agent)
-        self._roller = Roller(agent=agent, nodes=self.nodes, journal=self.journal, engine=self.engine)
+        self._roller = Roller(
+            agent=agent, nodes=self.nodes, journal=self.journal, engine=self.engine, forks=fork_rule(self.rl)
+        )
 
     async def take(self, step: int) -> Batch:
         groups = await self._round(step, self.rl.tasks_per_step, [])

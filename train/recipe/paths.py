@@ -18,7 +18,7 @@ from typing import Any
 from rocstar.train.recipe.named_tasks import Place, table_at, task_places
 
 CODE_FIELDS: tuple[Place, ...] = (
-    ("reward", "kind"), ("rl", "advantage"), ("rl", "loss"), ("engine", "kind"), ("agent", "kind")
+    ("reward", "kind"), ("rl", "advantage"), ("rl", "loss"), ("rl", "fork"), ("engine", "kind"), ("agent", "kind")
 )  # fmt: skip
 """Fields that may name code of the recipe's own (own_code.py), "module:name"; callbacks, tools and
 environments do, too."""

@@ -33,6 +33,8 @@ CONSTANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "clip": ("clip_low", "clip_high"), **{name: (name,) for name in ROLLOUT_LOSSES}
 }  # fmt: skip
 """Policy losses by name, a page each in train/algorithm/losses/, and the fields of [rl] with their constants."""
+FORKS = ("none", "error", "turn")
+MOST_BRANCHES = 63
 Trajectories = Annotated[int, Unit("trajectories")]
 Ratio = Annotated[float, Unit("ratio")]
 Probability = Annotated[float, Unit("probability")]
@@ -136,6 +138,22 @@ class RlConfig(Section):
         ge=0,
         description="last tokens before stages.max_response_tokens within which the reward falls, by 1 at the limit",
     )
+    fork: Expert[str] = Field(
+        "none",
+        description="where a rollout goes on several times, from a copy of its tokens and of its tools' sessions: "
+        "'none', 'error' (behind a failed call), 'turn' (behind each turn with calls), or 'module:function', called "
+        "with a task and its turns so far, looked for beside the recipe, then on sys.path",
+    )
+    fork_width: Expert[Annotated[int, Unit("continuations")]] = Field(
+        2, ge=2, le=16, description="continuations at a fork, the original one included"
+    )
+    fork_depth: Expert[Annotated[int, Unit("forks")]] = Field(1, ge=1, le=4, description="forks on one path at most")
+    fork_tokens: Expert[Tokens] = Field(
+        0,
+        ge=0,
+        description="most tokens that the branches of one rollout add in all, tool results included: each may add its "
+        "even share of those that width and depth allow, and is cut there; 0 = stages.max_response_tokens alone",
+    )
     temperature: Expert[Temperature] = Field(1.0, gt=0, description="of the policy's sampling, and of its loss")
     lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")
     warmup_steps: Expert[Steps] = Field(20, ge=0, description="first steps, in which the rate rises linearly")
@@ -197,6 +215,27 @@ class RlConfig(Section):
             raise ValueError(
                 f"advantage = {self.advantage!r} is not known; "
                 f"{suggest(self.advantage, (*ESTIMATORS, 'module:function'))}"
+            )
+        return self
+
+    @property
+    def most_branches(self) -> int:
+        """Of one rollout: fork_width to the power of fork_depth, less the rollout itself; 0 without forks."""
+        return 0 if self.fork == "none" else int(self.fork_width**self.fork_depth) - 1
+
+    @model_validator(mode="after")
+    def _the_fork_is_known_and_bounded(self) -> RlConfig:
+        if self.fork not in FORKS and not is_reference(self.fork):
+            raise ValueError(f"fork = {self.fork!r} is not known; {suggest(self.fork, (*FORKS, 'module:function'))}")
+        if self.most_branches > MOST_BRANCHES:
+            raise ValueError(
+                f"fork_width = {self.fork_width} and fork_depth = {self.fork_depth} allow one rollout "
+                f"{self.most_branches} branches, more than {MOST_BRANCHES}; lower one of them"
+            )
+        if 0 < self.fork_tokens < self.most_branches:
+            raise ValueError(
+                f"fork_tokens = {self.fork_tokens} is not a token for each of {self.most_branches} branches; raise "
+                "it, or set it to 0"
             )
         return self
 
