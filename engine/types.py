@@ -429,6 +429,11 @@ class Trajectory:
         return sum(s.end - s.start for s in self.segments if s.origin is Origin.policy and s.start >= own)
 
     @property
+    def own_turns(self) -> tuple[Turn, ...]:
+        """The turns that it sampled itself: of a branch, those behind its fork."""
+        return self.turns if self.fork is None else self.turns[self.fork.turns :]
+
+    @property
     def results(self) -> tuple[ToolResult, ...]:
         return tuple(result for turn in self.turns for result in turn.results)
 

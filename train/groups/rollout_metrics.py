@@ -20,7 +20,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     """Everything known before the update."""
     trajectories = [t for t, _ in selection.verdicts]
     rewards, correct = _rewards(trajectories), [t for t in trajectories if _is_correct(t)]
-    results = [r for t in trajectories for r in t.results]
+    results = [r for t in trajectories for turn in t.own_turns for r in turn.results]
     ledger = selection.ledger()
     metrics = {
         "tool/error_share": _mean(r.is_error for r in results),
@@ -60,12 +60,22 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     metrics |= {f"failed/{kind}": float(n) for kind, n in kinds.items()}
     reasons = Counter(t.finish_reason.value for t in trajectories)
     metrics |= {f"finish/{reason}": n / len(trajectories) for reason, n in reasons.items()}
-    return metrics | text_metrics(trajectories) | released_metrics(selection)
+    return metrics | fork_metrics(trajectories) | text_metrics(trajectories) | released_metrics(selection)
+
+
+def fork_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return `fork/branches` and `fork/recovered`; nothing of a step without forks."""
+    branches = sum(t.fork is not None for t in trajectories)
+    if not branches:
+        return {}
+    groups = {(t.key.step, t.task.id) for t in trajectories}
+    failing = [t for t in trajectories if any(result.is_error for result in t.results)]
+    return {"fork/branches": branches / len(groups), "fork/recovered": _mean(map(_is_correct, failing))}
 
 
 def _by_tool(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """Return calls and errors of each tool. Unknown names are ignored: the policy may write any."""
-    turns = [turn for t in trajectories for turn in t.turns if turn.results]
+    turns = [turn for t in trajectories for turn in t.own_turns if turn.results]
     of_tools = [
         (call.name, result.is_error)
         for turn in turns

@@ -64,6 +64,7 @@ def conversation(record: Record) -> dict[str, Any]:
         "num_tokens": len(record.get("ids") or ()),
         "segments": [[s["start"], s["end"], s["origin"]] for s in record.get("segments") or ()],
         "starts": record.get("starts") or [0],
+        "fork": record.get("fork"),
         "prompt": next((s.get("text", "") for s in record.get("segments") or ()), ""),
         "turns": [
             {

@@ -368,7 +368,7 @@ class Listing:
             "row": int(row["row"]),
             "step": int(row["step"]),
             "sibling": int(row["sibling"]),
-            "branch": row["branch"].decode("ascii", "replace"),
+            "attempt": "~".join(filter(None, (str(row["sibling"]), row["branch"].decode("ascii", "replace")))),
             "version": int(row["version"]),
             "task": format(int(row["task"]), "x"),
             "name": self.names[int(row["task"])],

@@ -140,7 +140,7 @@ class RunReader:
             **conversation(record),
             "listed": {**listing.row_as_json(at), **row_texts(record)},
             "siblings": [
-                {name: row[name] for name in ("file", "row", "sibling", "verdict", "truncated")}
+                {name: row[name] for name in ("file", "row", "attempt", "verdict", "truncated")}
                 for row in map(listing.row_as_json, listing.group_at(at))
             ],
             "replay": shell_command("replay", run.path, "--step", record.get("step")) if is_step else None,
