@@ -200,7 +200,10 @@ class Agent(Policy):
         granted: called once, when its clock starts, or when it ends without.
         """
         request_id = str(key)
-        with attempting(request_id), TrajectoryClock(self.limits.timeout_s, granted) as clock:
+        with (
+            attempting(request_id, is_branch=bool(key.branch)),
+            TrajectoryClock(self.limits.timeout_s, granted) as clock,
+        ):
             draft = Draft(policy=self, task=task, key=key, clock=clock, is_dialogue=self.counterpart is not None)
             self.inference.on_grant(request_id, clock.start)
             if self.listens and isinstance(self.inference, TellsTokens):
