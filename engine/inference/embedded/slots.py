@@ -143,9 +143,9 @@ class Slots:
             donor = self.rows.get(request.parent) if request.parent else None
         if donor is not None:
             cached = min(donor.cached, len(prefix))
-            if tuple(donor.ids[:cached]) == prefix[:cached]:
+            if (known := donor.ids[:cached]) == request.ids[:cached]:
                 self._kv.copy(donor.slot, slot, cached)
-                row.cached, row.ids = cached, list(prefix[:cached])
+                row.cached, row.ids = cached, known
         self._slots[slot] = self.rows[row.row_id] = row
         return row
 
