@@ -25,8 +25,8 @@ from rocstar.train.recipe.section import (
     Unit,
 )
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "distill")
-"""Advantages by name: train/algorithm/advantages/ has a page for each."""
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "distill", "fork_loo", "treerl")
+"""Advantages by name, in train/algorithm/advantages/; the last two, for rollouts that fork, in tree.py."""
 ROLLOUT_LOSSES = ("cispo", "gspo", "dppo", "sapo")
 """Policy losses that start from the rollout's log-probs, so that they contain the importance weight."""
 CONSTANTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -122,8 +122,8 @@ class RlConfig(Section):
     )
     advantage: Expert[str] = Field(
         "grpo",
-        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp', 'distill' (train/algorithm/advantages/), or "
-        "'module:function', looked for beside the recipe, then on sys.path",
+        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp', 'distill', with forks 'fork_loo', 'treerl' "
+        "(train/algorithm/advantages/), or 'module:function', looked for beside the recipe, then on sys.path",
     )
     length_penalty: Expert[Share] = Field(
         0.0,
