@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from rocstar.engine.types import Scored, Trajectory
 from rocstar.train.algorithm.advantages import ESTIMATORS, Advantage, Estimator, Path, Sample
+from rocstar.train.algorithm.advantages.tree import path_weights
 from rocstar.train.recipe import own_code
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 
@@ -39,6 +40,18 @@ def path_of(trajectory: Trajectory) -> Path:
     """Return the root's number and the forks behind it."""
     steps = (step.split(".") for step in trajectory.key.branch.split("/") if step)
     return ((0, trajectory.key.sibling), *((int(turns), int(number)) for turns, number in steps))
+
+
+def weights_of(trajectories: Sequence[Trajectory]) -> list[float]:
+    """Return the path weight of each, among these of any tasks: those of a root's leaves sum to 1.
+
+    A mean with them is that of rollouts without forks, of which a prefix counts once however often it forks.
+    """
+    if all(t.fork is None for t in trajectories):
+        return [1.0] * len(trajectories)
+    roots = dict[tuple[str, int], int]()
+    numbers = [roots.setdefault((t.task.id, t.key.sibling), len(roots)) for t in trajectories]
+    return path_weights([((0, n), *path_of(t)[1:]) for n, t in zip(numbers, trajectories, strict=True)])
 
 
 def check_advantage(name: str) -> None:
