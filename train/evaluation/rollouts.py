@@ -212,9 +212,10 @@ async def _all_steps(
                 metrics = rollout_metrics(selection)
                 console.on_step({"step": step, "stage": stage.name} | metrics | budget.finish())
                 total.update({k: int(v) for k, v in metrics.items() if k.startswith("ledger/")})
-                weight = sum(weights_of([t for g in groups for t in g.scored]))
+                scored = [t for g in groups for t in g.scored]
+                weight = sum(weights_of(scored))
                 rewards, weights = rewards + weight * metrics.get("reward/mean", 0.0), weights + weight
-                total["steps"] += 1
+                total["steps"], total["scored"] = total["steps"] + 1, total["scored"] + len(scored)
     return dict(total) | {"reward/mean": rewards / max(1.0, weights)}
 
 

@@ -38,8 +38,8 @@ def sample_of(trajectory: Trajectory, outcome: Scored, teacher: Sequence[float] 
 
 def path_of(trajectory: Trajectory) -> Path:
     """Return the root's number and the forks behind it."""
-    steps = (step.split(".") for step in trajectory.key.branch.split("/") if step)
-    return ((0, trajectory.key.sibling), *((int(turns), int(number)) for turns, number in steps))
+    sibling, forks = trajectory.key.order
+    return ((0, sibling), *((turns, number) for turns, number in forks))
 
 
 def weights_of(trajectories: Sequence[Trajectory]) -> list[float]:
