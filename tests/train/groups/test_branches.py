@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -134,7 +133,7 @@ def by_segment() -> list[Example]:
     rows = []
     for trajectory, places, advantage in parts:
         end = max(places) + 1
-        mask = np.isin(np.arange(end), list(places))
+        mask = [place in places for place in range(end)]
         logprobs = trajectory.logprobs[:end].tolist()
         rows.append(
             make_example(trajectory.ids[:end], mask, weight=1 / 11, rollout_logprobs=logprobs, advantage=advantage)
@@ -165,7 +164,7 @@ def test_the_gradient_of_a_forked_group_is_the_sum_over_its_segments(room: int) 
 def test_a_branch_shares_the_row_of_its_parent_and_comes_after_a_tool() -> None:
     chosen = select([forked_group()], config(), seed=0, step=1)
     (micro,) = pack(policy_examples(chosen.kept, chosen.advantages), tokens_per_microbatch=8192)
-    behind = dict(zip(micro.names_S, micro.after_tool_T.split(micro.targets_S), strict=True))
+    behind = dict(zip(micro.names_S, torch.split(micro.after_tool_T, micro.targets_S), strict=True))
     assert {name.partition("t/")[2]: after.tolist() for name, after in behind.items()} == {
         "0": [False, False, True, True, True],
         "0~1.1": [True, True, True],
