@@ -46,10 +46,8 @@ def measures(attempts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the measures of one set; a share without any call is 0."""
     n: Counter[str] = Counter()
     for attempt in attempts:
-        n["attempts"] += 1
         is_correct = attempt["outcome"].get("is_correct", False)
-        n["solved"] += is_correct
-        n["misformed"] += attempt["num_answers"] != 1
+        n.update(attempts=1, solved=is_correct, misformed=attempt["num_answers"] != 1)
         lead = "first"
         for turn in attempt["turns"]:
             length = turn["end"] - turn["start"]

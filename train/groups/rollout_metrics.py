@@ -72,7 +72,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     metrics |= _by_tool(trajectories)
     kinds = Counter(t.outcome.kind for t in trajectories if isinstance(t.outcome, Failed))
     metrics |= {f"failed/{kind}": float(n) for kind, n in kinds.items()}
-    for reason in {t.finish_reason for t in trajectories}:
+    for reason in dict.fromkeys(t.finish_reason for t in trajectories):
         metrics[f"finish/{reason.value}"] = _mean((w, t.finish_reason is reason) for w, t in weighted)
     return metrics | fork_metrics(weighted) | text_metrics(trajectories) | released_metrics(selection)
 
