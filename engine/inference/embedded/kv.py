@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from bisect import bisect_left
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -288,7 +289,10 @@ class SlotPlan:
             )
 
         parts = min(torch.get_num_threads(), n // ROWS_PER_THREAD) or 1
-        mine, *others = itertools.pairwise(n * part // parts for part in range(parts + 1))
+        ends = [at for at in range(1, n) if self.slots_N[at] != self.slots_N[at - 1]] + [n] if parts > 1 else [n]
+        # A slot's drafts attend to each other: they stay in one part, in order.
+        cuts = [ends[bisect_left(ends, n * part // parts)] for part in range(1, parts)]
+        mine, *others = itertools.pairwise([0, *cuts, n])
         running = [_pool().submit(attend, *other) for other in others]
         attend(*mine)
         for part in running:
