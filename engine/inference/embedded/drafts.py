@@ -21,17 +21,21 @@ from transformers import PreTrainedModel
 
 from rocstar.engine.inference.embedded.rows import Row
 
-ORDER = 3
-"""Tokens of an n-gram."""
-AGREED = 8
-"""Classes of followers: how often in a row an n-gram had the same one, at most AGREED - 1."""
+ORDER, TOKEN_BITS = 3, 20
+"""Tokens of an n-gram, and the bits of each in its key: a larger vocabulary only makes worse drafts."""
+KEY = (1 << ORDER * TOKEN_BITS) - 1
+CLASS_BITS = 3
+"""A follower's class is how often in succession its n-gram had it, at most 7."""
+MOST_AGREED = (1 << CLASS_BITS) - 1
 MOST_FOLLOWERS = 1 << 19
 """N-grams of all tasks together, about 100 bytes each; beyond them the least recently used task is dropped."""
 MEMORY = 1024
-"""Observations of a class after which its older ones count half."""
+"""Observations of a class after which all of them count half."""
 MARGIN, MOST_SHARE = 1.15, 0.8
 """A draft must be worth 1.15 times its modelled time. Where a token adds more than 0.8 of the time of an average
 one, no drafts are looked for: there is too little to gain."""
+SEARCH, PAUSE = 4.0, 15
+"""Microseconds of the search for drafts per row, and forwards without it where it costs more than it gains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,57 +66,58 @@ class Drafts:
         """most: drafts of a row in a forward."""
         self._most, self._time = most, time
         self._tasks: OrderedDict[tuple[int, ...], dict[int, int]] = OrderedDict()
-        """By prompt: hash of an n-gram -> its last follower * AGREED + class."""
+        """By prompt: key of an n-gram -> its last follower and the class of it."""
         self._num_followers = 0
-        self._right, self._seen = [1.0] * AGREED, [2.0] * AGREED
+        self._right, self._seen = [1.0] * (MOST_AGREED + 1), [2.0] * (MOST_AGREED + 1)
         """Of each class, over the tokens of all texts."""
+        self._gain = 0.0
+        """Microseconds per forward that drafts save beyond their search: a decayed mean."""
+        self._pause = 0
 
     def propose(self, rows: Sequence[Row], capacity: int) -> list[list[int]]:
-        """Return each row's drafts. capacity: tokens of a slot.
-
-        The rows' texts so far are learned first.
-        """
+        """Return each row's drafts; before that, learn the rows' texts so far. capacity: tokens of a slot."""
+        count = len(rows)
         none: list[list[int]] = [[] for _ in rows]
-        context = sum(len(row.ids) for row in rows) / len(rows)
-        token_time = self._time.token + self._time.position * context
-        plain_time = self._time.fixed + token_time * len(rows)
-        least = MARGIN * token_time * len(rows) / plain_time
-        if least > MOST_SHARE:
+        token_time = self._time.token + self._time.position * sum(len(row.ids) for row in rows) / count
+        plain_time = self._time.fixed + token_time * count
+        least = MARGIN * token_time * count / plain_time
+        self._pause -= 1
+        if least > MOST_SHARE or self._pause >= 0:
             return none
         found = [self._chain(row, least, capacity) for row in rows]
         odds = [odd for _, chain in found for odd in chain]
-        if not odds:
-            return none
-        rate = (len(rows) + sum(odds)) / (plain_time + token_time * len(odds))
-        least = MARGIN * token_time * rate
-        return [draft[: sum(odd >= least for odd in chain)] for draft, chain in found]
+        least = MARGIN * token_time * (count + sum(odds)) / (plain_time + token_time * len(odds))
+        drafts = [draft[: sum(odd >= least for odd in chain)] for draft, chain in found]
+        odds = [odd for odd in odds if odd >= least]
+        saved = plain_time * sum(odds) / count - token_time * len(odds)
+        self._gain += (saved - SEARCH * count - self._gain) / 16
+        if self._gain < 0:
+            self._pause = PAUSE
+        return drafts
 
     def learn(self, row: Row) -> None:
         """Add the row's tokens since the last call to its task's texts."""
         followers = row.followers
         if followers is None:
             followers = row.followers = self._task(row)
-        before, ids, right, seen = len(followers), row.ids, self._right, self._seen
-        for at in range(max(row.learned, ORDER), len(ids)):
-            key, token = hash(tuple(ids[at - ORDER : at])), ids[at]
+        right, seen, before = self._right, self._seen, len(followers)
+        start, row.learned = max(row.learned, ORDER), len(row.ids)
+        key = _key_of(row.ids[start - ORDER : start])
+        for token in row.ids[start:]:
             known = followers.get(key)
-            if known is None:
-                followers[key] = token * AGREED
-                continue
-            follower, agreed = divmod(known, AGREED)
-            seen[agreed] += 1
-            if follower != token:
-                followers[key] = token * AGREED
-            else:
-                right[agreed] += 1
-                if agreed < AGREED - 1:
-                    followers[key] = known + 1
-        row.learned = len(ids)
+            if known is None or known >> CLASS_BITS != token:
+                followers[key] = token << CLASS_BITS
+            elif known & MOST_AGREED < MOST_AGREED:
+                followers[key] = known + 1
+            if known is not None:
+                agreed = known & MOST_AGREED
+                seen[agreed] += 1
+                right[agreed] += known >> CLASS_BITS == token
+                if seen[agreed] > MEMORY:
+                    seen[agreed] /= 2
+                    right[agreed] /= 2
+            key = (key << TOKEN_BITS | token) & KEY
         self._num_followers += len(followers) - before
-        for agreed in range(AGREED):
-            if seen[agreed] > MEMORY:
-                seen[agreed] /= 2
-                right[agreed] /= 2
 
     def _task(self, row: Row) -> dict[int, int]:
         """The followers of the row's task; those of the least recently used task make room."""
@@ -127,20 +132,27 @@ class Drafts:
     def _chain(self, row: Row, least: float, capacity: int) -> tuple[list[int], list[float]]:
         """Drafts of a row, and the probability that all up to each of them are right: at least `least`."""
         self.learn(row)
-        request, followers = row.request, row.followers
+        request, followers, ids = row.request, row.followers, row.ids
         assert request is not None and followers is not None
-        most = min(self._most, request.max_new_tokens - len(request.new_ids) - 1, capacity - len(row.ids))
         draft: list[int] = []
         odds: list[float] = []
-        odd, context = 1.0, row.ids[-ORDER:]
-        while len(draft) < most and (known := followers.get(hash(tuple(context)))) is not None:
-            token, agreed = divmod(known, AGREED)
+        odd, key = 1.0, _key_of(ids[-ORDER:])
+        while (known := followers.get(key)) is not None:
+            token, agreed = known >> CLASS_BITS, known & MOST_AGREED
             odd *= self._right[agreed] / self._seen[agreed]
             if odd < least:
                 break
             draft.append(token)
             odds.append(odd)
-            context = [*context[1:], token]
-            if token in request.stop_ids:
+            if token in request.stop_ids or len(draft) == self._most:
                 break
-        return draft, odds
+            key = (key << TOKEN_BITS | token) & KEY
+        room = min(request.max_new_tokens - len(request.new_ids) - 1, capacity - len(ids))
+        return draft[:room], odds[:room]
+
+
+def _key_of(ids: Sequence[int]) -> int:
+    key = 0
+    for token in ids:
+        key = key << TOKEN_BITS | token
+    return key & KEY

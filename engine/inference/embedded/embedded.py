@@ -560,31 +560,24 @@ class EmbeddedEngine:
         drafts = self._drafts.propose(rows, self._kv.tokens_per_slot) if self._drafts else [[] for _ in rows]
         logits_NV = self._logits(rows, extras, drafts)
         requests = [row.request for row in rows if row.request is not None]
-        places = [
-            (request, len(row.ids) + k)
-            for row, request, draft in zip(rows, requests, drafts, strict=True)
-            for k in range(len(draft) + 1)
-        ]
+        places = [(r, len(r.ids) + k) for r, d in zip(requests, drafts, strict=True) for k in range(len(d) + 1)]
         noise_N = noise([r.seed for r, _ in places], [position for _, position in places])
         sampled, logprobs = sample(logits_NV, [r.temperature for r, _ in places], noise_N)
         self._failures = 0
-        ended, news = [], News()
-        drawn = zip(sampled, logprobs, strict=True)
+        ended, news, first = [], News(), 0
         for row, request, draft in zip(rows, requests, drafts, strict=True):
-            is_last, finish = False, None
-            # Each token under the logits behind the one before it, which counts only if that was sampled.
-            for (token, logprob), drafted in zip(
-                [next(drawn) for _ in range(len(draft) + 1)], [*draft, None], strict=True
-            ):
+            for n, drafted in enumerate([*draft, None], first):
+                token, logprob = sampled[n], logprobs[n]
                 row.cached = len(row.ids)
                 row.ids.append(token)
                 finish = request.add(token, logprob, self.version)
                 if request.heard is not None:
                     news.append((request.heard, len(request.new_ids) - 1, token, logprob))
-                if finish is not None or token != drafted:
+                if finish is not None:
+                    ended.append((row, request, finish))
+                if finish is not None or token != drafted:  # the logits behind are those of another text
                     break
-            if finish is not None:
-                ended.append((row, request, finish))
+            first += len(draft) + 1
         if news:
             requests[0].future.get_loop().call_soon_threadsafe(tell, news)
         for row, _, _ in ended:  # behind all of `cached`: a row that moves takes as many tokens along
