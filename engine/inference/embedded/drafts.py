@@ -28,7 +28,7 @@ CLASS_BITS = 3
 """A follower's class is how often in succession its n-gram had it, at most 7."""
 MOST_AGREED = (1 << CLASS_BITS) - 1
 MOST_FOLLOWERS = 1 << 19
-"""N-grams of all tasks together, about 100 bytes each; beyond them the least recently used task is dropped."""
+"""N-grams of all tasks together, about 100 bytes each, when a task is added."""
 MEMORY = 1024
 """Observations of a class after which all of them count half."""
 MARGIN, MOST_SHARE = 1.15, 0.8
@@ -67,7 +67,6 @@ class Drafts:
         self._most, self._time = most, time
         self._tasks: OrderedDict[tuple[int, ...], dict[int, int]] = OrderedDict()
         """By prompt: key of an n-gram -> its last follower and the class of it."""
-        self._num_followers = 0
         self._right, self._seen = [1.0] * (MOST_AGREED + 1), [2.0] * (MOST_AGREED + 1)
         """Of each class, over the tokens of all texts."""
         self._gain = 0.0
@@ -100,7 +99,7 @@ class Drafts:
         followers = row.followers
         if followers is None:
             followers = row.followers = self._task(row)
-        right, seen, before = self._right, self._seen, len(followers)
+        right, seen = self._right, self._seen
         start, row.learned = max(row.learned, ORDER), len(row.ids)
         key = _key_of(row.ids[start - ORDER : start])
         for token in row.ids[start:]:
@@ -117,17 +116,17 @@ class Drafts:
                     seen[agreed] /= 2
                     right[agreed] /= 2
             key = (key << TOKEN_BITS | token) & KEY
-        self._num_followers += len(followers) - before
 
     def _task(self, row: Row) -> dict[int, int]:
-        """The followers of the row's task; those of the least recently used task make room."""
-        followers = self._tasks.setdefault(row.prefix, {})
-        self._tasks.move_to_end(row.prefix)
-        if followers:  # a sibling's prompt is there
-            row.learned = len(row.prefix)
-        while self._num_followers > MOST_FOLLOWERS and len(self._tasks) > 1:
-            self._num_followers -= len(self._tasks.popitem(last=False)[1])
-        return followers
+        """The followers of the row's task; those of the least recently used tasks make room for a new one."""
+        if row.prefix not in self._tasks:
+            while sum(map(len, self._tasks.values())) > MOST_FOLLOWERS:
+                self._tasks.popitem(last=False)
+            self._tasks[row.prefix] = {}
+        else:
+            self._tasks.move_to_end(row.prefix)
+            row.learned = len(row.prefix)  # a sibling's prompt is there
+        return self._tasks[row.prefix]
 
     def _chain(self, row: Row, least: float, capacity: int) -> tuple[list[int], list[float]]:
         """Drafts of a row, and the probability that all up to each of them are right: at least `least`."""

@@ -11,6 +11,8 @@ computes the tool's tokens. Siblings copy the KV of the first one's prompt.
 In lockstep, decoding waits while a trajectory that joined has no request, that is, while its tool or judge
 works. The rows that share a forward then do not depend on timing, so equal weights give equal bits; the price
 is that a slow tool delays all trajectories.
+
+On a CPU in float32 a forward also takes drafts of a row's next tokens (drafts.py), and may sample several.
 """
 
 from __future__ import annotations
@@ -71,8 +73,8 @@ class EmbeddedEngine:
     """Continuous batching with one slot per trajectory.
 
     Invariants: KV that is read was computed under the present weights; no forward takes more than
-    `prefill_tokens` tokens besides one per decoding row; sampling noise depends on (seed, position) only,
-    never on the batch.
+    `prefill_tokens` tokens besides a decoding row's last one and its drafts; sampling noise depends on (seed,
+    position) only, never on the batch.
 
     Capacity: `kv_tokens` bounds rows * tokens of the longest row (None: `kv_share` of the device's free
     memory, by `kv_capacity`). A request that exceeds it alone is refused. Memory is taken as rows come and
@@ -124,6 +126,8 @@ class EmbeddedEngine:
         """Rows whose KV gave way to that of others."""
         self.out_of_memory = 0
         """How often memory ran out."""
+        self.drafts_right = 0
+        """Tokens that were sampled as drafted."""
         self._failures = 0
         """How often in a row, without a forward in between."""
         self._attempted = 0
@@ -577,6 +581,7 @@ class EmbeddedEngine:
                     ended.append((row, request, finish))
                 if finish is not None or token != drafted:  # the logits behind are those of another text
                     break
+                self.drafts_right += 1
             first += len(draft) + 1
         if news:
             requests[0].future.get_loop().call_soon_threadsafe(tell, news)
@@ -590,7 +595,9 @@ class EmbeddedEngine:
 
     def _logits(self, rows: Sequence[Row], extras: Sequence[Extra], drafts: Sequence[Sequence[int]] = ()) -> Tensor:
         """The logits of each row's last token and of its drafts. The extras enter the cache and count as cached."""
-        tokens, positions_N, slots_N = [], [], []
+        tokens: list[int] = []
+        positions_N: list[int] = []
+        slots_N: list[int] = []
         for row, draft in zip(rows, drafts, strict=True):
             tokens += [row.ids[-1], *draft]
             positions_N += range(len(row.ids) - 1, len(row.ids) + len(draft))
