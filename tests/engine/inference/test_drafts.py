@@ -105,15 +105,15 @@ async def test_siblings_draft_for_each_other(embedded: Any, models: Any) -> None
             patch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
             drafted, engine = await roll_out(embedded, model, max_running=8, drafts=most, lockstep=True)
         assert bits(drafted) == bits(plain)
-        assert engine.drafts_right > 200
+        assert engine.drafts_right > 100
 
 
 async def test_eviction_and_publishes_change_no_token(embedded: Any, models: Any) -> None:
     model = models("qwen3")
     plain, _ = await roll_out(embedded, model, max_running=16)
 
-    drafted, engine = await roll_out(embedded, model, told=plain, max_running=48, kv_tokens=600)
-    assert engine.rows_evicted > 10 and engine.drafts_right > 150
+    drafted, engine = await roll_out(embedded, model, told=plain, max_running=48, kv_tokens=260)
+    assert engine.rows_evicted > 3 and engine.drafts_right > 150, engine.rows_evicted
     assert bits(drafted) == bits(plain)
     async with embedded(model, max_running=4, drafts=8) as engine:
         step, calls = engine._step, itertools.count(1)
@@ -124,7 +124,7 @@ async def test_eviction_and_publishes_change_no_token(embedded: Any, models: Any
             return step()
 
         engine._step = publishing
-        got = [await ask(engine, [30, 31, 32], f"s0/t/{k}", 40, sampling=Sampling(temperature=0.3)) for k in range(3)]
+        got = [await ask(engine, [30, 31, 32], f"s0/t/{k}", 40) for k in range(3)]
     assert len({g.ids for g in got}) == len({g.logprobs for g in got}) == 1
     for g in got:
         ends = [end for _, end, _ in g.version_spans]
@@ -136,6 +136,7 @@ async def test_each_token_is_heard_once_in_order(embedded: Any, models: Any) -> 
     heard: list[tuple[int, int, float]] = []
     async with embedded(models("qwen3"), max_running=1, drafts=8) as engine:
         await ask(engine, [30, 31, 32], "a", 40)
+        engine.release("a")
         engine.on_tokens("b", lambda *news: heard.append(news))
         got = await ask(engine, [30, 31, 32], "b", 40)
     assert engine.drafts_right > 20
@@ -162,30 +163,26 @@ async def test_torch_samples_the_same_up_to_rounding(
 
 
 async def test_drafted_tokens_have_the_distribution_of_the_model(embedded: Any, models: Any) -> None:
-    """Chi-square of the third token of 3,000 siblings, whose drafts are the likeliest ones."""
-    model = models("qwen3")
+    """Chi-square of the second token of 2,000 siblings, for whom the first is drafted."""
+    model, plain = models("qwen3"), models("qwen3")
     with torch.no_grad():
-        model.lm_head.weight[6:] = 0  # a vocabulary of six, and the rest at one logit
-        model.lm_head.weight[:6] *= 2
+        for one in (model, plain):  # seven tokens, in effect: the last stands for many of one logit
+            one.lm_head.weight[6:] = 0
+            one.lm_head.weight[:6] *= 2
+        first = plain(torch.tensor([[30, 31, 32]])).logits[0, -1].softmax(-1)
+        second = plain(torch.tensor([[30, 31, 32, a] for a in range(300)])).logits[:, -1].softmax(-1)
     async with embedded(model, max_running=64, drafts=2) as engine, asyncio.TaskGroup() as group:
 
-        async def third(k: int) -> int:
-            got = await ask(engine, [30, 31, 32], str(k), 3, sampling=Sampling(temperature=1.0), seed=k)
+        async def last(k: int) -> int:
+            got = await ask(engine, [30, 31, 32], str(k), 2, sampling=Sampling(temperature=1.0), seed=k)
             engine.release(str(k))
-            return min(got.ids[2], 6)
+            return min(got.ids[1], 6)
 
-        tasks = [group.create_task(third(k)) for k in range(3000)]
-    assert engine.drafts_right > 150
-    seen = Counter(task.result() for task in tasks)
-    with torch.no_grad():
-        texts = torch.tensor([[30, 31, 32, a, b] for a in range(300) for b in range(300)])
-        first = model(texts[:1, :3], use_cache=False).logits[0, -1].softmax(-1)
-        second = model(texts[::300, :4], use_cache=False).logits[:, -1].softmax(-1)
-        third_given = torch.cat([model(part, use_cache=False).logits[:, -1].softmax(-1) for part in texts.split(9000)])
-        expected = (first[:, None] * second).flatten() @ third_given
+        tasks = [group.create_task(last(k)) for k in range(2000)]
+    assert engine.drafts_right > 300
+    seen, expected = Counter(task.result() for task in tasks), first @ second
     odds = [*expected[:6].tolist(), expected[6:].sum().item()]
-    chi_square = sum((seen[k] - 3000 * odd) ** 2 / (3000 * odd) for k, odd in enumerate(odds))
-    assert chi_square < 22.5, "the 0.999 quantile of six degrees of freedom"
+    assert sum((seen[k] - 2000 * odd) ** 2 / (2000 * odd) for k, odd in enumerate(odds)) < 22.5, "quantile 0.999"
 
 
 def row_of(name: str, ids: list[int], prompt: int, *, left: int = 100) -> Row:
@@ -216,13 +213,13 @@ def test_a_draft_follows_a_sibling_within_its_limits() -> None:
 
 
 def test_no_more_is_drafted_than_is_worth_its_time() -> None:
-    """Four rows whose next token is certain, at times in which a token is cheap, and then dear."""
-    said = list(range(1, 90))
+    """Two rows whose next token is certain, at times in which a token is cheap, and then dear."""
+    said = list(range(10, 90))
     for token_time, expected in [(1.0, 8), (500.0, 1), (5000.0, 0)]:
         made = Drafts(8, ForwardTime(fixed=1000.0, token=token_time, position=0.0))
         for k in range(3):
             made.learn(row_of(f"a/{k}", said, 4))
-        found = made.propose([row_of("a/3", [1, 2, 3, 4], 4) for _ in range(2)], 99)
+        found = made.propose([row_of("a/3", said[:4], 4) for _ in range(2)], 99)
         assert len(found[0]) == expected, token_time
 
 
