@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from bench_embedded import scripts, tiny_model
-from report import claim, finish, result_parser
+from report import result_parser
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine

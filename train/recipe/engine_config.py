@@ -57,8 +57,8 @@ class EngineConfig(Section):
     drafts: Expert[Annotated[int, Unit("tokens")]] = Field(
         8,
         ge=0,
-        description="tokens of siblings that an embedded engine on a CPU tries in a row and forward, at most; they "
-        "change no token's distribution; 0 = none",
+        description="tokens that a row of an embedded engine on a CPU tries in a forward besides its next one, at "
+        "most, from texts of the same prompt; what is sampled stays the same; 0 = none",
     )
     deterministic: Expert[bool] = Field(
         False,

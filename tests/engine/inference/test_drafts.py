@@ -185,6 +185,15 @@ async def test_drafted_tokens_have_the_distribution_of_the_model(embedded: Any, 
     assert sum((seen[k] - 2000 * odd) ** 2 / (2000 * odd) for k, odd in enumerate(odds)) < 22.5, "quantile 0.999"
 
 
+def test_threads_share_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft attends to keys that the token before it has just written."""
+    monkeypatch.setattr(kv, "ROWS_PER_THREAD", 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    cache: Any = None
+    plan = kv.SlotPlan(cache, torch.zeros(8), 1, [4, 4, 4, 4, 2, 2, 2, 7], [])
+    assert plan._parts == [(0, 4), (4, 7), (7, 8)]
+
+
 def row_of(name: str, ids: list[int], prompt: int, *, left: int = 100) -> Row:
     request: Any = DecodeRequest(
         row_id=name,
