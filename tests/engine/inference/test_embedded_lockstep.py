@@ -50,10 +50,13 @@ async def forwards(
     return told
 
 
-@pytest.mark.parametrize("max_running", [2, 4, 6])
-async def test_forwards_do_not_depend_on_the_speed_of_tools(embedded: Any, models: Any, max_running: int) -> None:
+@pytest.mark.parametrize(("max_running", "drafts"), [(2, 0), (4, 0), (6, 0), (3, 4)])
+async def test_forwards_do_not_depend_on_the_speed_of_tools(
+    embedded: Any, models: Any, max_running: int, drafts: int
+) -> None:
     runs = [
-        await forwards(embedded, models("qwen3"), seed, max_running=max_running, lockstep=True) for seed in range(4)
+        await forwards(embedded, models("qwen3"), seed, max_running=max_running, lockstep=True, drafts=drafts)
+        for seed in range(4)
     ]
     assert runs[0] == runs[1] == runs[2] == runs[3]
     assert len({name for rows in runs[0] for name, *_ in rows}) == len(NAMES)
