@@ -38,6 +38,7 @@ class FinishReason(StrEnum):
     max_tokens = "max_tokens"
     tool_budget = "tool_budget"
     aborted = "aborted"
+    ended_early = "ended_early"
 
 
 TRUNCATED = frozenset({FinishReason.max_tokens, FinishReason.max_turns, FinishReason.tool_budget})

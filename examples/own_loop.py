@@ -38,7 +38,7 @@ async def loop(run: parts.Run) -> None:
             continue
         siblings = {"size": rl.rollouts_per_task, "seed": seed, "step": step, "attempt": attempt}
         groups = await asyncio.gather(*(parts.run_group(agent, task, **siblings) for task in tasks))
-        chosen = [parts.resample_on_correct(group, rl, seed=seed, step=step) for group in groups]
+        chosen = [parts.resample_on_correct(group, rl, seed=seed) for group in groups]
         selection = parts.Selection.of(chosen, [advantages([o.reward for o in one.outcomes]) for one in chosen])
         updates = parts.pack_updates(selection, run.recipe, step=step, ranks=learner.world.size, cost=learner.row_cost)
         if updates:  # none where every group has equal rewards

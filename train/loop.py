@@ -198,7 +198,7 @@ def prepare(
     wait."""
     rl = recipe.rl
     limit, seed = stage.max_response_tokens, recipe.run.seed
-    selection = select(batch.groups, rl, seed=seed, step=step, limit=limit, teacher=teacher)
+    selection = select(batch.groups, rl, seed=seed, limit=limit, teacher=teacher)
     metrics = rollout_metrics(selection) | batch.metrics
     if gaps := [gap for given in selection.advantages if not isinstance(given, float) for gap in given if teacher]:
         metrics["distill/kl"] = -fmean(gaps)

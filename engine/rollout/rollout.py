@@ -56,6 +56,8 @@ from rocstar.sandbox.types import SandboxError
 
 TRAJECTORY_TIMEOUT, POLICY_TIMEOUT = "trajectory_timeout", "policy_timeout"
 """Kinds of Failed for a trajectory that outlives its clock; the second only if the policy was at work."""
+ENDED_EARLY = "ended_early"
+"""The kind of a Failed that was ended because its outcome could change nothing."""
 MAX_QUIET_SHARE = 0.1
 """Share of the time limit. A longer time without a token or a tool result may be an outage of engine or
 sandbox."""
@@ -138,6 +140,7 @@ class Policy:
         """
         if draft.finish is not None:
             return None
+        draft.end_if_unneeded()
         functions, episode = None if self.functions is None else self.functions(draft.task), draft.episode
         shown = functions if episode is None else episode.functions
         if not draft.ids:
@@ -158,6 +161,8 @@ class Policy:
             )
         draft.clock.start()  # at the latest, if the engine reported no grant
         draft.clock.sign()
+        if not generation.ids:
+            draft.end_if_unneeded()
         draft.add_generation(generation)
         draft.segments.append(Segment(start=start, end=len(draft.ids), origin=Origin.policy))
         turn_ended(draft.name, len(generation.ids))
@@ -168,6 +173,7 @@ class Policy:
         draft.turns.append(turn)
         draft.written.append(Span(start_s, draft.clock.now_s))
         if generation.finish is StopReason.aborted:
+            draft.end_if_unneeded()
             raise InferenceError("aborted", f"turn {len(draft.turns)} was aborted", retryable=True)
         if not stopped:
             draft.finish = FinishReason.max_tokens
@@ -193,11 +199,16 @@ class Agent(Policy):
 
     @contextlib.asynccontextmanager
     async def attempt(
-        self, task: Task, key: TrajectoryKey, *, granted: Callable[[], None] = lambda: None
+        self,
+        task: Task,
+        key: TrajectoryKey,
+        *,
+        granted: Callable[[], None] = lambda: None,
+        begun: Callable[[Draft], None] = lambda draft: None,
     ) -> AsyncIterator[Draft]:
         """Yield a new attempt. A failure of inference, sandbox or judge in the block is its outcome.
 
-        granted: called once, when its clock starts, or when it ends without.
+        granted: called once, when its clock starts, or when it ends without. begun: called with it at once.
         """
         request_id = str(key)
         with (
@@ -205,6 +216,7 @@ class Agent(Policy):
             TrajectoryClock(self.limits.timeout_s, granted) as clock,
         ):
             draft = Draft(policy=self, task=task, key=key, clock=clock, is_dialogue=self.counterpart is not None)
+            begun(draft)
             self.inference.on_grant(request_id, clock.start)
             if self.listens and isinstance(self.inference, TellsTokens):
                 self.inference.on_tokens(request_id, lambda *token: clock.sign())
@@ -261,6 +273,8 @@ class Draft(GenerationBuilder):
     fork: Fork | None = None
     num_forks: int = 0
     """On the path to here, this attempt's own and its parents'."""
+    is_unneeded: bool = False
+    """The policy writes no more turns for it."""
 
     @property
     def name(self) -> str:
@@ -280,6 +294,17 @@ class Draft(GenerationBuilder):
     def tool_seed(self) -> int:
         """The seed of its tools, for `ToolBox.open`."""
         return stream_of(self.key, purpose="tools")
+
+    async def end(self) -> None:
+        """Let it end, Failed as ENDED_EARLY, with the tokens of the present turn so far. A tool at work ends
+        first; an answer that is complete is scored."""
+        self.is_unneeded = True
+        await self.policy.inference.abort(self.name)
+
+    def end_if_unneeded(self) -> None:
+        if self.is_unneeded:
+            self.finish = FinishReason.ended_early
+            raise InferenceError(ENDED_EARLY, "its outcome cannot change which siblings are kept", retryable=False)
 
     def append(self, ids: list[int], origin: Origin) -> None:
         start = len(self.ids)
@@ -370,13 +395,14 @@ async def run_trajectory(
     key: TrajectoryKey,
     *,
     granted: Callable[[], None] = lambda: None,
+    begun: Callable[[Draft], None] = lambda draft: None,
     answered: Answered | None = None,
 ) -> Trajectory:
     """Roll out one attempt. Never raises for a failure of inference, sandbox or judge: that is data.
 
-    granted: as of `Agent.attempt`. answered: not of a foreign agent.
+    granted, begun: as of `Agent.attempt`. answered: not of a foreign agent.
     """
-    async with agent.attempt(task, key, granted=granted) as draft:
+    async with agent.attempt(task, key, granted=granted, begun=begun) as draft:
         if (place := place_of(task, agent.environments)) is not None:
             agent = draft.policy = replace(agent, limits=place.limits(agent.limits))
         harness = agent.harness if place is None else place.harness

@@ -121,12 +121,13 @@ class _Items:
     def solve(self, replicas: int, share: float, *, by_batch: bool) -> float:
         """The least T of (3) at z = share * a / P, or with a pool of `max_running` items."""
         cost = self.model.cost
-        a = cost.forward_s * (1.0 - share)
+        token = 1.0 / cost.tokens_per_step(1)  # no batch gets more tokens from a forward than a batch of one
+        a = token * cost.forward_s * (1.0 - share)
         pool = self.model.max_running if by_batch else self.model.kv_tokens
-        z = cost.forward_s * share / pool
+        z = token * cost.forward_s * share / pool
         held = np.ones_like(self.context) if by_batch else self.context + 1.0 - self.shared
-        first = cost.request_s + cost.context_token_s * self.context + z * held
-        slope = cost.context_token_s + (0.0 if by_batch else z)
+        first = token * (cost.request_s + cost.context_token_s * self.context) + z * held
+        slope = token * cost.context_token_s + (0.0 if by_batch else z)
         work = self.steps * first + slope * self.steps * (self.steps - 1.0) / 2
         total = self.prefill_s + float(work.sum())
         roots = np.bincount(self.turn_of, _sum_of_roots(first, slope, self.steps))

@@ -22,7 +22,7 @@ from rocstar.engine.sim.flight import SimulationError
 from rocstar.engine.sim.multi_node import NodeSettings
 from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.traces import load_trace
-from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate
+from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate, with_branches
 from rocstar.sandbox.bench import table
 from rocstar.sandbox.command_line import CommandParser, format_error, number_option
 
@@ -89,6 +89,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--cost", type=Path, help="JSON file of cost coefficients (see docs/reference/simulator.md)")
     add("--tasks", type=_positive, help="groups: generated (512), or drawn from the trace with replacement")
     add("--siblings", type=_positive, default=32, help="trajectories per generated group (32)")
+    text = "share of the answered turns behind which a trajectory forks (0)"
+    add("--fork-rate", type=number_option(0.0, 1.0, "a share, 0 to 1", float), default=0.0, help=text)
+    add("--fork-width", type=_positive, default=2, help="trajectories that go on behind a fork (2)")
     add("--limit-tokens", type=_positive, help="response limit of the trace; default: its longest response")
     add("--tool-s", type=float, default=0.3, help="median seconds of a tool call in a trace (0.3)")
     add("--seed", type=int, default=0, help="of the generated work, or the drawn tool times (0)")
@@ -156,6 +159,9 @@ class _Results:
 def _simulate(options: argparse.Namespace, policies: Mapping[str, PolicyFactory]) -> _Results:
     with working("the work of a step"):
         workload, history = _load_work(options)
+        if options.fork_rate:
+            forks = partial(with_branches, rate=options.fork_rate, width=options.fork_width, seed=options.seed)
+            workload, history = forks(workload), None if history is None else forks(history)
     model = ReplicaModel(
         kv_tokens=options.kv_tokens,
         cost=MI300X_14B if options.cost is None else load_cost(options.cost),
@@ -241,7 +247,9 @@ def load_cost(path: Path) -> CostModel:
     except (OSError, TypeError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix("CostModel.__init__() ")
         names = ", ".join(field.name for field in fields(CostModel))
-        raise ValueError(f"--cost {path}: {reason}; give a JSON file of {names} (mixed may be absent)") from error
+        raise ValueError(
+            f"--cost {path}: {reason}; give a JSON file of {names} (mixed and those of drafts may be absent)"
+        ) from error
 
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:

@@ -4,6 +4,9 @@
     prefill  a + d * new + e * attended                    (attended: query-key pairs, see `pairs`)
     mixed    a + b * requests + c * context + d * new + e * attended
 
+With at most `draft_rows` requests that decode, a step gives `draft_tokens` tokens per request on average: the accepted
+drafts and one more. Its cost counts per token then.
+
 Without `mixed` a prefill is a forward of its own and decoding waits for it (SGLang's default); with it the
 running requests ride along and each gets a token (chunked prefill piggybacked; our embedded engine).
 """
@@ -24,8 +27,12 @@ class CostModel:
     prefill_token_s: float
     prefill_pair_s: float
     mixed: bool = False
+    draft_tokens: float = 1.0
+    draft_rows: int = 0
 
     def __post_init__(self) -> None:
+        if self.draft_tokens < 1 or self.draft_rows < 0:
+            raise ValueError(f"a step gives at least one token, and draft_rows is at least 0: {self}")
         terms = (self.request_s, self.context_token_s, self.prefill_token_s, self.prefill_pair_s)
         if not self.forward_s > 0 or not all(term >= 0 for term in terms):
             raise ValueError(f"a forward must cost something, and nothing less than 0: {self}")
@@ -36,12 +43,14 @@ class CostModel:
         Each step adds one token per request, so step k reads context + k * requests: the sum is a quadratic.
         """
         first = self.forward_s + self.request_s * requests + self.context_token_s * context
-        return steps * first + self.context_token_s * requests * (steps * (steps - 1) / 2)
+        seconds = steps * first + self.context_token_s * requests * (steps * (steps - 1) / 2)
+        return seconds / self.tokens_per_step(requests)
 
     def steps_within(self, seconds: float, requests: int, context: int, limit: int) -> int:
         """The fewest steps, 1 to `limit`, that take at least `seconds`: the boundary that sees an event."""
-        slope = self.context_token_s * requests / 2
-        first = self.forward_s + self.request_s * requests + self.context_token_s * context
+        tokens = self.tokens_per_step(requests)
+        slope = self.context_token_s * requests / 2 / tokens
+        first = (self.forward_s + self.request_s * requests + self.context_token_s * context) / tokens
         linear = first - slope
         if slope:
             guess = (math.sqrt(linear * linear + 4 * slope * max(seconds, 0.0)) - linear) / (2 * slope)
@@ -53,6 +62,9 @@ class CostModel:
         while steps < limit and self.decode_s(steps, requests, context) < seconds:
             steps += 1
         return steps
+
+    def tokens_per_step(self, requests: int) -> float:
+        return self.draft_tokens if requests <= self.draft_rows else 1.0
 
     def prefill_s(self, new: int, attended: float) -> float:
         """One forward that computes `new` tokens, without requests that ride along."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from rocstar.engine.fleet.scheduler import Scheduler
@@ -47,6 +47,12 @@ class SimulatedTrajectory:
     home: SimulatedReplica | None = None
     hold: Hold | None = None
     left_s: float | None = None
+    generated: int = 0
+    """Tokens of the policy."""
+    request: TurnRequest | None = None
+    """Its turn on a replica."""
+    at_tools: bool = True
+    ended_early: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +68,8 @@ class Flight:
     """The scheduler has run an earlier step on this cluster and keeps its replicas and statistics."""
     on_left: Callable[[int, int], None] | None = None
     """Called with how many trajectories have left, of how many: progress."""
+    ends: Callable[[str], Collection[str]] | None = None
+    """Called with each trajectory that is done: the siblings that end early then, with the token under way."""
     replicas: list[SimulatedReplica] = field(init=False)
     seats: list[SimulatedTrajectory] = field(init=False)
     makespan_s: float = field(init=False, default=0.0)
@@ -73,6 +81,8 @@ class Flight:
     _heap: list[tuple[float, int, int, int]] = field(init=False, default_factory=list)
     """(time, kind, trajectory or replica, version of the replica's plan)."""
     _versions: list[int] = field(init=False)
+    _branches: dict[tuple[str, int], list[SimulatedTrajectory]] = field(init=False, default_factory=dict)
+    """By trajectory and turn behind which they fork."""
     _by_name: dict[str, SimulatedTrajectory] = field(init=False)
     _groups: dict[str, int] = field(init=False, default_factory=dict)
     _workers: list[list[float]] = field(init=False)
@@ -90,6 +100,8 @@ class Flight:
         self._by_name = {seat.work.traj: seat for seat in self.seats}
         for seat in self.seats:
             self._groups[seat.work.group] = self._groups.get(seat.work.group, 0) + 1
+            if seat.work.fork is not None:
+                self._branches.setdefault(seat.work.fork, []).append(seat)
         nodes = -(-cluster.replicas // cluster.replicas_per_node)
         self._workers = [[0.0] * cluster.tool_workers for _ in range(nodes)]
 
@@ -98,19 +110,10 @@ class Flight:
         if not self.goes_on:
             for replica in self.replicas:
                 self._tell(events.ReplicaUp(replica=replica.index, kv_tokens=self.cluster.model.kv_tokens), 0.0)
-        for seat in self.seats:
-            work = seat.work
-            self._tell(
-                events.Submitted(
-                    traj=work.traj,
-                    group=work.group,
-                    stage=work.stage,
-                    prompt_tokens=work.prompt_tokens,
-                    max_tokens=work.max_tokens,
-                ),
-                0.0,
-            )
-        for seat in self.seats:
+        roots = [seat for seat in self.seats if seat.work.fork is None]
+        for seat in roots:
+            self._submit(seat, 0.0)
+        for seat in roots:
             self._push(0.0, TOOL, seat.index)
         if self.load_period_s:
             self._push(self.load_period_s, LOAD, 0)
@@ -131,12 +134,30 @@ class Flight:
         self.makespan_s = max(seat.left_s or 0.0 for seat in self.seats)
         return self
 
+    def _submit(self, seat: SimulatedTrajectory, now: float) -> None:
+        work = seat.work
+        event = events.Submitted(
+            traj=work.traj,
+            group=work.group,
+            stage=work.stage,
+            prompt_tokens=work.prompt_tokens,
+            max_tokens=work.max_tokens,
+        )
+        self._tell(event, now)
+
     def _push(self, at: float, kind: int, subject: int, version: int = 0) -> None:
         heapq.heappush(self._heap, (at, kind, subject, version))
 
     def _happen(self, kind: int, subject: int, now: float) -> None:
         if kind == TOOL:
             seat = self.seats[subject]
+            seat.at_tools = False
+            for branch in self._branches.pop((seat.work.traj, seat.turn), []):
+                self._submit(branch, now)
+                self._push(now, TOOL, branch.index)
+            if seat.ended_early:
+                self._leave(seat, now)
+                return
             self._tell(events.TurnReady(traj=seat.work.traj, context_tokens=seat.context), now)
         elif kind == FINISH:
             replica = self.replicas[subject]
@@ -179,19 +200,33 @@ class Flight:
     ) -> None:
         turn = seat.work.turns[seat.turn]
         seat.turn += 1
-        seat.seen = request.seen
-        seat.context += turn.new_tokens + turn.tool_tokens
-        seat.written += turn.new_tokens + turn.tool_tokens
-        last = seat.turn == len(seat.work.turns)
-        self._tell(events.TurnEnded(traj=seat.work.traj, new_tokens=turn.new_tokens), now)
-        if last:
+        seat.seen, seat.request = request.seen, None
+        seat.generated += request.new_tokens
+        seat.context += request.new_tokens + turn.tool_tokens
+        seat.written += request.new_tokens + turn.tool_tokens
+        self._tell(events.TurnEnded(traj=seat.work.traj, new_tokens=request.new_tokens), now)
+        if seat.ended_early or seat.turn == len(seat.work.turns):
             self._leave(seat, now)
+            if self.ends is not None and not seat.ended_early:
+                for name in self.ends(seat.work.traj):
+                    self._end_early(self._by_name[name], now)
             return
+        seat.at_tools = True
         workers = self._workers[replica.index // self.cluster.replicas_per_node]
         begins = max(now, workers[0])
         self.tool_wait_s += begins - now
         heapq.heapreplace(workers, begins + turn.tool_s)
         self._push(begins + turn.tool_s, TOOL, seat.index)
+
+    def _end_early(self, seat: SimulatedTrajectory, now: float) -> None:
+        """Cut its turn; one whose tool works leaves when that ends, one that waits for a replica at once."""
+        seat.ended_early = True
+        if seat.request is not None:
+            assert seat.home is not None
+            if seat.home.cut(seat.request, now):
+                self._schedule(seat.home)
+        elif not seat.at_tools:
+            self._leave(seat, now)
 
     def _leave(self, seat: SimulatedTrajectory, now: float) -> None:
         self._let_go(seat, now)
@@ -246,6 +281,7 @@ class Flight:
             limit=seat.work.max_tokens - seat.written,
             seen=seat.seen,
         )
+        seat.request = request
         if replica.enqueue(request, now):
             if replica.until_s is None:
                 self._wake(replica, now)

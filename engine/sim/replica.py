@@ -158,6 +158,24 @@ class SimulatedReplica:
         self.until_s = self._began_s + cost.decode_s(steps, batch, self.context)
         return True
 
+    def cut(self, request: TurnRequest, now: float) -> bool:
+        """Let a request end with its next token. True if the segment under way ends earlier now (reschedule)."""
+        if self.running.get(request.seat) is not request:
+            request.new_tokens = request.produced + 1
+            return False
+        steps, batch, is_decoding = 1, len(self.running), self.until_s is not None and not self._chunks
+        if is_decoding:
+            steps = self.model.cost.steps_within(now - self._began_s, batch, self.context, self._segment)
+        self._due.remove((request.base + request.new_tokens, request.order, request))
+        request.new_tokens = min(request.new_tokens, self.steps + steps - request.base)
+        self._due.append((request.base + request.new_tokens, request.order, request))
+        heapq.heapify(self._due)
+        if not is_decoding or steps == self._segment:
+            return False
+        self._segment = steps
+        self.until_s = self._began_s + self.model.cost.decode_s(steps, batch, self.context)
+        return True
+
     def start(self, now: float) -> bool:
         """Begin the next forward. False: nothing to do."""
         assert self.until_s is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ def outcome(flight: Flight, policy: str, bound: LowerBound) -> Outcome:
     """Sum a finished flight up."""
     totals = [replica.totals for replica in flight.replicas]
     span = flight.makespan_s * len(totals)
-    generated = flight.workload.generated_tokens
+    generated = sum(seat.generated for seat in flight.seats)
     done = sorted(seat.left_s or 0.0 for seat in flight.seats)
     groups: dict[str, float] = {}
     for seat in flight.seats:
@@ -98,6 +98,7 @@ def simulate(
     two_levels: NodeSettings | None = None,
     policies: Mapping[str, PolicyFactory] = POLICIES,
     on_left: Callable[[int, int], None] | None = None,
+    ends: Callable[[str], Collection[str]] | None = None,
 ) -> tuple[Outcome, Flight]:
     """Run the step through a scheduler that has run `history` before: a step in the middle of training, not
     the first one. Ours knows the cluster's costs unless `tunables` say otherwise. Raise ValueError for an
@@ -106,6 +107,7 @@ def simulate(
     Args:
         two_levels: one scheduler per node behind grants of parts of groups, instead of one over all replicas.
         policies: those that `policy` may name.
+        ends: as of `Flight`, for `workload`.
         on_left: called with (left, total) trajectories, those of `history` included.
     """
     told: dict[str, Any] = {**cluster.model.cost.in_context_tokens()} if policy == "predictive" else {}
@@ -134,6 +136,7 @@ def simulate(
         scheduler=scheduler,
         goes_on=history is not None,
         on_left=left_behind(before),
+        ends=ends,
     ).run()
     return outcome(flight, policy, bound or lower_bound(workload, cluster)), flight
 

@@ -43,6 +43,8 @@ class TrajectoryWork:
     prompt_tokens: int
     max_tokens: int
     turns: tuple[TurnWork, ...]
+    fork: tuple[str, int] | None = None
+    """The trajectory that a branch begins with, and how many turns of that come before its own."""
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1 or not self.turns or any(t.new_tokens < 1 for t in self.turns):
@@ -91,6 +93,10 @@ class Workload:
         (name, count), *_ = Counter(t.traj for t in self.trajectories).most_common(1)
         if count > 1:
             raise ValueError(f"workload {self.name!r} has {name!r} {count} times")
+        turns = {t.traj: len(t.turns) for t in self.trajectories}
+        for t in self.trajectories:
+            if t.fork is not None and not 0 < t.fork[1] < turns.get(t.fork[0], 0):
+                raise ValueError(f"{t.traj}: no trajectory {t.fork[0]!r} goes on behind turn {t.fork[1]}")
 
     @property
     def generated_tokens(self) -> int:
@@ -144,6 +150,41 @@ def generate(name: str, *, tasks: int = 512, siblings: int = 32, seed: int = 0) 
                 )
             )
     return Workload(name=name, trajectories=tuple(trajectories))
+
+
+def with_branches(workload: Workload, *, rate: float, width: int = 2, seed: int = 0) -> Workload:
+    """Return the workload with `width - 1` branches of a share `rate` of its turns that a tool answered.
+
+    A branch has the parent's tokens so far as its prompt, which its engine computes once for all branches of a fork,
+    and rests of other lengths: it goes on as a random sibling does behind the same number of turns, where there is
+    one. It begins when the tools have answered.
+    """
+    rng = np.random.default_rng([seed, 38])
+    siblings: dict[str, list[TrajectoryWork]] = {}
+    for t in workload.trajectories:
+        siblings.setdefault(t.group, []).append(t)
+    made = list(workload.trajectories)
+    for t in workload.trajectories:
+        contexts = list(t.contexts())
+        for turn in range(1, len(t.turns)):
+            if rng.random() >= rate:
+                continue
+            prompt, room = contexts[turn][0], t.max_tokens - (contexts[turn][0] - t.prompt_tokens)
+            rests = [other.turns[turn:] for other in siblings[t.group] if len(other.turns) > turn]
+            fitting = [rest for rest in rests if sum(one.new_tokens + one.tool_tokens for one in rest) <= room]
+            for branch in range(1, width):
+                made.append(
+                    TrajectoryWork(
+                        traj=f"{t.traj}~{turn}.{branch}",
+                        group=f"{t.traj}~{turn}",
+                        stage=t.stage,
+                        prompt_tokens=prompt,
+                        max_tokens=room,
+                        turns=fitting[int(rng.integers(len(fitting)))],
+                        fork=(t.traj, turn),
+                    )
+                )
+    return Workload(name=workload.name, trajectories=tuple(made))
 
 
 def earlier_step(name: str, tasks: int, siblings: int, seed: int) -> Workload:

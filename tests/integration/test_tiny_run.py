@@ -20,7 +20,7 @@ from rocstar.train.record.run_directory import records_file
 from rocstar.train.record.time_budget import PHASES
 
 Rows = Callable[..., list[dict[str, Any]]]
-BUCKETS = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
+BUCKETS = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed", "ended_early")
 
 
 def test_the_run_directory_holds_what_the_design_lists(finished: Path) -> None:

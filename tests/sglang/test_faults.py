@@ -309,7 +309,7 @@ async def test_what_fails_everywhere_is_failed_and_in_no_baseline(pair: list[Rep
     assert [t.key.sibling for t in failed] == [1] * NUM_TASKS
     assert {t.outcome.kind for t in failed if isinstance(t.outcome, Failed)} == {"replicas_failed"}
     rl = load_recipe(ROOT / "recipes" / "quickstart.toml").rl.model_copy(update={"group_size": 4})
-    chosen = select(groups, rl, seed=1, step=1)
+    chosen = select(groups, rl, seed=1)
     assert chosen.ledger()["failed"] == NUM_TASKS and chosen.ledger().total() == 4 * NUM_TASKS
     assert chosen.groups_used > 0 and len(chosen.kept) == 3 * chosen.groups_used
     assert all(isinstance(t.outcome, Scored) and t.key.sibling != 1 for t in chosen.kept)

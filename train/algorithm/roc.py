@@ -4,12 +4,15 @@ Source: arXiv 2508.20722, section 2.2, Eq. 4 and 5. A correct answer reached thr
 a malformed trace earns full reward under an outcome-only reward. RoC does not touch the reward: it makes
 such trajectories rarer among the positives the learner sees, and keeps the negatives as they come.
 
+Each sibling has a key, drawn from Exp(1) before its rollout: the arrival time of a clock of rate 1. A clock of
+rate w arrives at key / w, and the first k arrivals are k successive draws without replacement, each with
+probability ~ w (Efraimidis and Spirakis 2006, in logarithms). So the kept set is a function of keys and outcomes.
+
 Legend: `_N` all scored siblings of one task.
 """
 
 import math
-import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -91,10 +94,10 @@ def choose_siblings(
     rewards_N: Sequence[float],
     correct_N: Sequence[bool],
     penalties_N: Sequence[Penalty],
+    keys_N: Sequence[float],
     *,
     keep: int,
     mode: RocMode,
-    rng: random.Random,
     eps: float = 0.1,
     min_positive: int = 2,
     min_negative: int = 2,
@@ -102,15 +105,16 @@ def choose_siblings(
     """Decide for every sibling whether it is kept; one decision per input, in the same order.
 
     Positives are the correct ones, whatever their reward; rewards may differ where all are of one sign.
-    Quotas keep the shares of positives and negatives (section 2.2), see `quotas`. Negatives are drawn
-    uniformly in every mode, before the positives, so that one rng state keeps the same negatives in every
-    mode. Positives: see `RocMode`. The paper's weight 1 / p_total is undefined at p_total = 0; `eps` makes
-    it 1 / (eps + p_total), so a clean trajectory is at most (eps + 2) / eps times likelier per draw.
+    Quotas keep the shares of positives and negatives (section 2.2), see `quotas`. Of each sign the first to
+    arrive stay, ties in rollout order. Negatives arrive at their keys, in every mode; for positives see `RocMode`.
+    The paper's weight 1 / p_total is undefined at p_total = 0; `eps` makes it 1 / (eps + p_total), so a clean
+    trajectory is at most (eps + 2) / eps times likelier per draw.
 
     Invariant: equal rewards keep none (`no_signal`); else N <= keep or mode `none` keeps all; else exactly
     `keep` are kept, with both signs if there are both, and their rewards are not all equal.
 
-    Assumes one verdict and one penalty per reward, `eps` above 0, and `keep` of at least 2, which holds both signs.
+    Assumes one verdict, penalty and key per reward, `eps` above 0, and `keep` of at least 2, which holds both
+    signs.
 
     Raises:
         ValueError: a reward is not finite.
@@ -128,32 +132,44 @@ def choose_siblings(
     num_positive, num_negative = quotas(
         len(positives), len(negatives), keep=keep, min_positive=min_positive, min_negative=min_negative
     )
-    kept = set(rng.sample(negatives, num_negative))
+    arrivals = [
+        _arrival(key, penalty.total, mode, eps) if is_correct else key
+        for key, penalty, is_correct in zip(keys_N, penalties_N, correct_N, strict=True)
+    ]
+    kept = set(sorted(negatives, key=lambda i: arrivals[i])[:num_negative])
+    kept.update(sorted(positives, key=lambda i: arrivals[i])[:num_positive])
     weights: dict[int, float] = dict.fromkeys(negatives, 1.0)
-    if mode == RocMode.sort:
-        kept.update(sorted(positives, key=lambda i: penalties_N[i].total)[:num_positive])
-    elif mode == RocMode.uniform:
-        kept.update(rng.sample(positives, num_positive))
-        weights.update(dict.fromkeys(positives, 1.0))
-    else:
-        weights.update({i: 1.0 / (eps + penalties_N[i].total) for i in positives})
-        kept.update(weighted_draw(positives, [weights[i] for i in positives], num_positive, rng=rng))
+    if mode != RocMode.sort:
+        weights.update({i: 1.0 / _arrival(1.0, penalties_N[i].total, mode, eps) for i in positives})
     if has_no_signal([rewards_N[i] for i in kept]):
-        _exchange_one(kept, rewards_N, correct_N, rng)
+        _exchange_one(kept, rewards_N, correct_N, arrivals)
     return [
         Decision(reason=_reason(i in kept, correct_N[i]), inclusion_weight=weights.get(i)) for i in range(num_given)
     ]
 
 
-def _exchange_one(kept: set[int], rewards_N: Sequence[float], correct_N: Sequence[bool], rng: random.Random) -> None:
-    """Put a dropped sibling of another reward in the place of a kept one of its sign.
+def _arrival(key: float, penalty: float, mode: RocMode, eps: float) -> float:
+    """When a positive arrives: its key over its weight in the draw, or its penalty where they are sorted."""
+    match mode:
+        case RocMode.sort:
+            return penalty
+        case RocMode.paper:
+            return key * (eps + penalty)
+        case _:
+            return key
+
+
+def _exchange_one(
+    kept: set[int], rewards_N: Sequence[float], correct_N: Sequence[bool], arrivals_N: Sequence[float]
+) -> None:
+    """Put the first dropped sibling of another reward in the place of the last kept one of its sign.
 
     Kept siblings of one reward would all have advantage 0. With rewards of 1 and 0 this never happens, for
     then both signs are kept.
     """
     common = rewards_N[next(iter(kept))]
-    comes = rng.choice([i for i in range(len(rewards_N)) if rewards_N[i] != common])
-    goes = rng.choice(sorted(i for i in kept if correct_N[i] == correct_N[comes]))
+    comes = min((i for i in range(len(rewards_N)) if rewards_N[i] != common), key=lambda i: arrivals_N[i])
+    goes = max((i for i in sorted(kept) if correct_N[i] == correct_N[comes]), key=lambda i: arrivals_N[i])
     kept.remove(goes)
     kept.add(comes)
 
@@ -185,16 +201,58 @@ def quotas(
     return keep - negative, negative
 
 
-def weighted_draw(items: Sequence[int], weights: Sequence[float], num_draws: int, *, rng: random.Random) -> list[int]:
-    """Draw without replacement: each draw picks one of the items left with probability ~ its weight.
+def can_end(
+    keys: Mapping[int, float],
+    scored: Mapping[int, tuple[bool, float]],
+    running: Collection[int],
+    *,
+    keep: int,
+    mode: RocMode,
+    eps: float = 0.1,
+    min_positive: int = 2,
+    min_negative: int = 2,
+) -> set[int]:
+    """Return the running siblings whose outcome cannot matter, where all rewards are 1 (correct) or 0.
 
-    Each item gets an arrival time from an exponential clock whose rate is its weight; the first
-    `num_draws` arrivals are the draw. Clocks are memoryless, so the next arrival among those left is item i
-    with probability w_i / sum of the weights left: exactly the sequential draw (Efraimidis and Spirakis
-    2006, in logarithms), in one pass and with one random number per item.
+    Whatever they and the other running ones become (correct with any penalty in [0, 2], wrong, or failed),
+    `choose_siblings` keeps the same others and none of them; so it does without them.
+
+    One of them is unneeded if its outcome never changes how many of each sign are kept, and enough of each sign
+    arrive before it at its earliest. The first holds exactly if these numbers are equal for all numbers of positives
+    and negatives among the running ones, since two that differ by one sibling are those with and without it. The
+    second needs the scored ones alone: the others may all fail.
+
+    Args:
+        keys: of each sibling by its number.
+        scored: (is correct, total penalty) of each that has a reward.
+        running: those without an outcome. Siblings in neither have failed, or ended.
+        keep, mode, eps, min_positive, min_negative: as of `choose_siblings`.
     """
-    arrivals = sorted((rng.expovariate(weight), item) for item, weight in zip(items, weights, strict=True))
-    return [item for _, item in arrivals[:num_draws]]
+    if mode == RocMode.none:
+        return set()
+    signs = [is_correct for is_correct, _ in scored.values()]
+
+    def kept(positives: int, negatives: int) -> tuple[int, int]:
+        if positives + negatives <= keep:
+            return positives, negatives
+        return quotas(positives, negatives, keep=keep, min_positive=min_positive, min_negative=min_negative)
+
+    num_positive, num_negative = now = kept(signs.count(True), signs.count(False))
+    for a in range(len(running) + 1):
+        for b in range(len(running) + 1 - a):
+            if kept(signs.count(True) + a, signs.count(False) + b) != now:
+                return set()
+
+    def arrives_too_late(sibling: int) -> bool:
+        positive, negative = (_arrival(keys[sibling], 0.0, mode, eps), sibling), (keys[sibling], sibling)
+        earlier = [
+            (_arrival(keys[i], penalty, mode, eps), i) < positive if is_correct else (keys[i], i) < negative
+            for i, (is_correct, penalty) in scored.items()
+        ]
+        positives = sum(is_early for is_early, is_correct in zip(earlier, signs, strict=True) if is_correct)
+        return positives >= num_positive and sum(earlier) - positives >= num_negative
+
+    return {sibling for sibling in running if arrives_too_late(sibling)}
 
 
 def _reason(is_kept: bool, is_correct: bool) -> DropReason:

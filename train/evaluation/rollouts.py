@@ -86,7 +86,7 @@ def roll_out_file(
             size = recipe.rl.rollouts_per_task
             context = EvaluationContext(recipe=recipe, agent=agent, nodes=None)
             groups = await run_share(context, tasks, size, seed, 1, "rollouts")
-            selection = select(groups, recipe.rl, seed=seed, step=1, limit=stage.max_response_tokens)
+            selection = select(groups, recipe.rl, seed=seed, limit=stage.max_response_tokens)
             write_or_rescue(out.parent, lambda folder: _write(folder / out.name, selection, stage, agent.chat.decode))
             return rollout_metrics(selection)
 
@@ -207,7 +207,7 @@ async def _all_steps(
                     continue
                 groups = (await source.take(step)).groups
                 limit = stage.max_response_tokens
-                selection = select(groups, recipe.rl, seed=recipe.run.seed, step=step, limit=limit)
+                selection = select(groups, recipe.rl, seed=recipe.run.seed, limit=limit)
                 await journal.seal(step, selection.verdicts, stage=stage.name)
                 metrics = rollout_metrics(selection)
                 console.on_step({"step": step, "stage": stage.name} | metrics | budget.finish())

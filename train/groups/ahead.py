@@ -28,7 +28,7 @@ from rocstar.engine.types import Group, Task
 from rocstar.train.groups.fork_rule import fork_rule
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing
-from rocstar.train.groups.source import Batch, Roller, counts, staleness, versions_of, work_name
+from rocstar.train.groups.source import Batch, Roller, counts, staleness, unneeded_of, versions_of, work_name
 from rocstar.train.groups.task_cursor import TaskCursor
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.rl_config import RlConfig
@@ -113,7 +113,14 @@ class AheadGroups:
         self._batch_timeout_s = BATCH_TIMEOUT_FACTOR * agent.limits.timeout_s
         self._waits, self._attempts = WaitingTimes(engine), Attempts()
         watched = self._waits.watching(agent)
-        self._roller = Roller(agent=watched, nodes=nodes, journal=journal, engine=engine, forks=fork_rule(rl))
+        self._roller = Roller(
+            agent=watched,
+            nodes=nodes,
+            journal=journal,
+            engine=engine,
+            forks=fork_rule(rl),
+            unneeded=unneeded_of(rl, seed),
+        )
         self._feed: GroupFeed | None = None
         self._has_taken = False
 

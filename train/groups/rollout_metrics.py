@@ -13,6 +13,7 @@ from math import fsum
 from typing import Final
 
 from rocstar.engine.record.signs import is_looping, is_timed_out
+from rocstar.engine.rollout.rollout import ENDED_EARLY
 from rocstar.engine.types import Failed, Scored, Trajectory
 from rocstar.train.groups.advantages import weights_of
 from rocstar.train.groups.selection import Selection
@@ -46,7 +47,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
         "tokens/generated": float(sum(t.num_policy_tokens for t in trajectories)),
         "tokens/no_signal": float(sum(t.num_policy_tokens for t, v in selection.verdicts if v.bucket == "no_signal")),
     }
-    buckets = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
+    buckets = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed", "ended_early")
     metrics |= {f"ledger/{bucket}": float(ledger[bucket]) for bucket in buckets}
     if rewards:
         metrics["reward/mean"] = _mean(rewards)
@@ -71,6 +72,7 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     metrics |= {f"tool/status/{s}": float(n) for s, n in Counter(r.status for r in results).items()}
     metrics |= _by_tool(trajectories)
     kinds = Counter(t.outcome.kind for t in trajectories if isinstance(t.outcome, Failed))
+    kinds.pop(ENDED_EARLY, None)
     metrics |= {f"failed/{kind}": float(n) for kind, n in kinds.items()}
     for reason in dict.fromkeys(t.finish_reason for t in trajectories):
         metrics[f"finish/{reason.value}"] = _mean((w, t.finish_reason is reason) for w, t in weighted)

@@ -1,28 +1,33 @@
 """From groups to the learner's samples: RoC, advantages, and the ledger of every trajectory.
 
 Invariant: every generated trajectory ends in exactly one bucket (kept, dropped_positive,
-dropped_negative, no_signal, failed), and only a Scored one can have an advantage.
+dropped_negative, no_signal, failed, ended_early), and only a Scored one can have an advantage.
 """
 
 from __future__ import annotations
 
-import random
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from rocstar.engine.record.json_record import Verdict
-from rocstar.engine.rollout.rollout import POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
-from rocstar.engine.types import Failed, Group, Origin, Scored, Task, Trajectory
+from rocstar.engine.rollout.rollout import ENDED_EARLY, POLICY_TIMEOUT, TRAJECTORY_TIMEOUT
+from rocstar.engine.seeds import stream_of
+from rocstar.engine.types import Failed, Group, Origin, Scored, Task, Trajectory, TrajectoryKey
 from rocstar.train.algorithm.advantages import Advantage, has_no_signal
 from rocstar.train.algorithm.penalties import Penalties, not_below_zero
-from rocstar.train.algorithm.roc import Decision, DropReason, Penalty, RocMode, choose_siblings, roc_penalty
+from rocstar.train.algorithm.roc import Decision, DropReason, Penalty, RocMode, can_end, choose_siblings, roc_penalty
 from rocstar.train.groups.advantages import estimate, sample_of
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.tasks.verify import num_answers
 
-FAILED = Verdict(bucket="failed", penalty_error=None, penalty_format=None, advantage=None)
+FAILED, UNNEEDED = (
+    Verdict(bucket=bucket, penalty_error=None, penalty_format=None, advantage=None)
+    for bucket in ("failed", "ended_early")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +80,16 @@ def select(
     config: RlConfig,
     *,
     seed: int,
-    step: int,
     limit: int = 0,
     teacher: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> Selection:
     """Resample each group on correct and give the kept ones of all groups their advantage.
 
-    Draws depend on (seed, step, task) only, so that the order in which groups finish does not matter. `limit`: tokens
+    Draws depend on `seed` and the keys only, so that the order in which groups finish does not matter. `limit`: tokens
     of a response at most, from which `rl.overlong_buffer` counts. `teacher`: log-probs of each trajectory's loss
     tokens by its key; where advantages are a teacher's, every scored trajectory is kept.
     """
-    resampled = [resample_on_correct(group, config, seed=seed, step=step) for group in groups]
+    resampled = [resample_on_correct(group, config, seed=seed) for group in groups]
     used = sorted((group for group in resampled if group.kept), key=lambda group: group.task.id)
     samples = [
         [sample_of(t, outcome, teacher.get(str(t.key))) for t, outcome in zip(g.kept, g.outcomes, strict=True)]
@@ -166,7 +170,7 @@ class ResampledGroup:
 
     def verdicts(self, advantages: Sequence[Advantage]) -> Iterator[tuple[Trajectory, Verdict]]:
         """Every trajectory with its place in the ledger; `advantages` are those of the kept ones."""
-        yield from ((trajectory, FAILED) for trajectory in self.failed)
+        yield from ((t, UNNEEDED if _kind(t) == ENDED_EARLY else FAILED) for t in self.failed)
         of_kept = {id(trajectory): given for trajectory, given in zip(self.kept, advantages, strict=True)}
         for trajectory, penalty, decision in zip(self.scored, self.penalties, self.decisions, strict=True):
             verdict = Verdict(
@@ -178,11 +182,44 @@ class ResampledGroup:
             yield trajectory, verdict
 
 
-def resample_on_correct(group: Group, config: RlConfig, *, seed: int, step: int) -> ResampledGroup:
+def _draw_key(key: TrajectoryKey, seed: int) -> float:
+    """Return the sibling's key of the draw, Exp(1): a function of `seed`, step, task and sibling."""
+    return -math.log((stream_of(replace(key, seed=seed), purpose="roc") + 1) / 2**63)
+
+
+def _draw(config: RlConfig) -> dict[str, Any]:
+    """The arguments of `choose_siblings` and `can_end` that are of the recipe."""
+    least = config.roc_min_each
+    return {
+        "keep": config.group_size,
+        "mode": RocMode(config.roc_mode),
+        "eps": config.roc_eps,
+        "min_positive": least,
+        "min_negative": least,
+    }
+
+
+def unneeded_siblings(
+    ended: Sequence[Trajectory], running: Sequence[TrajectoryKey], config: RlConfig, *, seed: int
+) -> list[TrajectoryKey]:
+    """Return the running siblings of a group that `resample_on_correct` can do without (`roc.can_end`)."""
+    scored = {}
+    for trajectory in ended:
+        if config.timeouts == "negative":
+            trajectory = _negative_if_late(trajectory)
+        if isinstance(trajectory.outcome, Scored):
+            scored[trajectory.key.sibling] = trajectory.outcome.is_correct, penalty_of(trajectory).total
+    keys = {key.sibling: _draw_key(key, seed) for key in (*(t.key for t in ended), *running)}
+    found = can_end(keys, scored, [key.sibling for key in running], **_draw(config))
+    return [key for key in running if key.sibling in found]
+
+
+def resample_on_correct(group: Group, config: RlConfig, *, seed: int) -> ResampledGroup:
     """Keep `group_size` siblings: the correct ones by their penalty, the others at random.
 
-    The draw depends on (seed, step, task) alone. A branch is a sibling like a root: quotas and penalties are of whole
-    paths, as the judge's rewards are, and the learner's share of a task stays the same whatever forked.
+    The draw depends on `seed` and the keys of the trajectories alone. A branch is a sibling like a root: quotas and
+    penalties are of whole paths, as the judge's rewards are, and the learner's share of a task stays the same whatever
+    forked.
     """
     late = (TRAJECTORY_TIMEOUT, POLICY_TIMEOUT)
     num_timed_out = sum(_kind(trajectory) in late for trajectory in group.trajectories)
@@ -196,12 +233,8 @@ def resample_on_correct(group: Group, config: RlConfig, *, seed: int, step: int)
             [outcome.reward for outcome in outcomes],
             [outcome.is_correct for outcome in outcomes],
             penalties,
-            keep=config.group_size,
-            mode=RocMode(config.roc_mode),
-            rng=random.Random(f"{seed}|roc|{step}|{group.task.id}"),
-            eps=config.roc_eps,
-            min_positive=config.roc_min_each,
-            min_negative=config.roc_min_each,
+            [_draw_key(t.key, seed) for t, _ in pairs],
+            **_draw(config),
         )
     return ResampledGroup(
         task=group.task,

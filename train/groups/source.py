@@ -22,12 +22,12 @@ from rocstar.engine.inference.base import EngineTimes
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.progress.progress import Attempts, working
 from rocstar.engine.rollout.forks import ForkRule
-from rocstar.engine.rollout.group import all_groups, run_group
+from rocstar.engine.rollout.group import Unneeded, all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task, Trajectory
 from rocstar.train.groups.fork_rule import fork_rule
 from rocstar.train.groups.journal import Journal
-from rocstar.train.groups.selection import num_missing
+from rocstar.train.groups.selection import num_missing, unneeded_siblings
 from rocstar.train.groups.waiting_times import WaitingTimes
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
@@ -85,6 +85,8 @@ class Roller:
     """Of `agent`; needed with a journal."""
     forks: ForkRule | None = None
     """Of siblings that this process rolls out."""
+    unneeded: Unneeded | None = None
+    """As of `run_group`, for whole groups of this process."""
 
     async def found(self, task: Task, *, size: int, step: int) -> Group | None:
         """Return the journal's group of a task; None if it has none that this process may take."""
@@ -108,10 +110,9 @@ class Roller:
         if not again and (found := await self.found(task, size=size, step=step)) is not None:
             return found
         if self.nodes is None and self.ended is None:
+            run = partial(run_group, forks=self.forks, unneeded=self.unneeded)
             try:
-                group = await run_group(
-                    self.agent, task, size=size, seed=seed, step=step, first=first, forks=self.forks
-                )
+                group = await run(self.agent, task, size=size, seed=seed, step=step, first=first)
             except ExceptionGroup as failures:
                 stopped = failures.subgroup(TrainingStopped)
                 raise (failures if stopped is None else stopped.exceptions[0]) from None  # one says why
@@ -179,7 +180,12 @@ class LiveGroups:
         self._waits = WaitingTimes(self.engine, clock=self.clock)
         agent = self._waits.watching(self.agent)
         self._roller = Roller(
-            agent=agent, nodes=self.nodes, journal=self.journal, engine=self.engine, forks=fork_rule(self.rl)
+            agent=agent,
+            nodes=self.nodes,
+            journal=self.journal,
+            engine=self.engine,
+            forks=fork_rule(self.rl),
+            unneeded=unneeded_of(self.rl, self.seed),
         )
 
     async def take(self, step: int) -> Batch:
@@ -224,6 +230,11 @@ class LiveGroups:
                     work.done += len(known)
                     groups += known
         return groups
+
+
+def unneeded_of(rl: RlConfig, seed: int) -> Unneeded | None:
+    """Return which siblings end early; None if the recipe has none that do."""
+    return partial(unneeded_siblings, config=rl, seed=seed) if rl.end_early else None
 
 
 def work_name(step: int, former: Sequence[Group]) -> str:

@@ -337,6 +337,11 @@ class Recipe(Section):
                 f"rl.max_staleness = {self.rl.max_staleness} lets rollouts and learner run beside each "
                 "other, which engine.deterministic = true excludes; set one of them to 0 or false"
             )
+        if self.rl.end_early and (self.environments or self.reward.kind != "math" or self.agent.kind != "builtin"):
+            raise ValueError(
+                "rl.end_early needs rewards of 1 and 0 and the built-in loop: an environment, a reward function and "
+                "an agent of your own may give others; set it to false"
+            )
         if self.engine.deterministic and any(one.max_episodes for one in self.environments):
             raise ValueError(
                 "environments.max_episodes lets attempts wait for each other, which engine.deterministic = true "

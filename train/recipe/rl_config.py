@@ -95,6 +95,11 @@ class RlConfig(Section):
         0.1, gt=0, description="paper: a correct trajectory is drawn with weight 1 / (roc_eps + its penalty)"
     )
     roc_min_each: Expert[Trajectories] = Field(2, ge=1, description="at least so many of each sign, where they exist")
+    end_early: Expert[bool] = Field(
+        False,
+        description="a sibling whose outcome cannot change which siblings are kept ends before it is done, without a "
+        "reward (docs/reference/contracts.md, 8): the kept ones are the same, reward/mean is partial",
+    )
     timeouts: Expert[Literal["leave_out", "negative"]] = Field(
         "leave_out",
         description="trajectories beyond engine.trajectory_timeout_s: left out, or of reward 0 if the policy "
@@ -282,6 +287,19 @@ class RlConfig(Section):
             )
         if self.roc_mode == "none" and self.group_size != self.rollouts_per_task:
             raise ValueError("roc_mode = 'none' keeps all it generates: set rollouts_per_task = group_size")
+        needing = {
+            "refill": self.refill > 0,
+            "retire_above": self.retire_above < 1,
+            "difficulty_floor": self.difficulty_floor < 1,
+            "advantage": not self.uses_rewards,
+            "fork": self.fork != "none",
+        }
+        if self.end_early and any(needing.values()):
+            name = next(name for name, needs in needing.items() if needs)
+            raise ValueError(
+                f"{name} = {getattr(self, name)!r} needs the rewards of all siblings, and end_early leaves some "
+                f"without; set end_early = false, or leave {name} out"
+            )
         return self
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.rollout.group import all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
-from rocstar.engine.types import Failed, Group, Task
+from rocstar.engine.types import Failed, Group, Task, Trajectory, TrajectoryKey
 from rocstar.sandbox.types import ExecRequest, ExecResult
 from tests.fakes.agents import TASK, TOKENIZER, make_agent, python_tools, tool_call
 from tests.fakes.sandbox import ok
@@ -90,6 +90,34 @@ async def test_cancelled_group_cancels_its_siblings() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert all_released(policy) and len(policy.released) == 4
+
+
+@on_virtual_time
+async def test_siblings_that_are_unneeded_end_with_what_they_wrote() -> None:
+    """The first answer makes those unneeded that write, whose tool works, and that wait for a slot."""
+
+    def script(request: Request) -> Reply:
+        call = request.sibling == 2 and request.turn == 1
+        return Reply(text=tool_call("1") if call else "4" * (200 if request.sibling == 1 else 150))
+
+    asked: list[tuple[list[int], list[int]]] = []
+
+    def unneeded(ended: Sequence[Trajectory], running: Sequence[TrajectoryKey]) -> list[TrajectoryKey]:
+        asked.append(([t.key.sibling for t in ended], [key.sibling for key in running]))
+        return [key for key in running if key.sibling in (1, 2, 3)]
+
+    policy = ScriptedPolicy(script, TOKENIZER, token_s=1.0, max_running=3)
+    made = make_agent(policy, tools=python_tools(Sandbox(100.0)))
+    group = await run_group(made, TASK, size=5, seed=1, step=2, unneeded=unneeded)
+    assert asked[0] == ([0], [1, 2, 3, 4]) and asked[-1][1] == []
+    kinds = [t.outcome.kind if isinstance(t.outcome, Failed) else "scored" for t in group.trajectories]
+    assert kinds == ["scored", "ended_early", "ended_early", "ended_early", "scored"]
+    assert [t.finish_reason.value for t in group.trajectories[1:4]] == ["ended_early"] * 3
+    assert 0 < group.trajectories[1].num_policy_tokens < 200, "its tokens of the turn so far"
+    (turn,) = group.trajectories[2].turns
+    assert turn.results, "its tool ended first"
+    assert not group.trajectories[3].turns, "it waited for a slot"
+    assert asyncio.get_running_loop().time() == 302.0 and all_released(policy)
 
 
 async def collect(made: Agent, todo: list[Task], *, size: int) -> list[Group]:

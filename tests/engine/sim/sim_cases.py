@@ -17,6 +17,8 @@ def random_cost(rng: random.Random, *, mixed: bool) -> CostModel:
         prefill_token_s=rng.uniform(0, 1e-3),
         prefill_pair_s=rng.uniform(0, 1e-5),
         mixed=mixed,
+        draft_tokens=rng.choice([1.0, 2.5]),
+        draft_rows=rng.choice([0, 1, 3]),
     )
 
 

@@ -229,7 +229,8 @@ class StepByStep:
             context = trip.context + trip.produced
             self.tell(Preempted(traj=trip.work.traj, context_tokens=context))
         box.rides = False
-        box.ends_s = self.now + cost.forward_s + self.decode_cost(box)
+        step_s = cost.forward_s + self.decode_cost(box)
+        box.ends_s = self.now + step_s / cost.tokens_per_step(len(box.running))
 
     def decode_cost(self, box: Box) -> float:
         cost = self.model.cost

@@ -24,6 +24,14 @@ def test_table_names_every_policy_and_the_bound(capsys: pytest.CaptureFixture[st
     assert err == "", "no progress where there is no terminal"
 
 
+def test_forks_add_trajectories(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = []
+    for forks in ([], ["--fork-rate", "1", "--fork-width", "3"]):
+        assert main([*SMALL, *forks, "--policies", "predictive", "--json"]) == 0
+        counts.append(json.loads(capsys.readouterr().out)["trajectories"])
+    assert counts[0] == 8 and counts[1] > 8 and counts[1] % 2 == 0
+
+
 @pytest.mark.parametrize("history", [[], ["--cold"]])
 def test_who_watches_sees_how_far_the_policies_are(
     history: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

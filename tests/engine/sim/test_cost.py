@@ -1,5 +1,7 @@
 """Closed forms against sums."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,8 @@ COSTS = st.builds(
     context_token_s=st.sampled_from([0.0, 1e-8, 1e-5]),
     prefill_token_s=st.floats(0, 1e-3),
     prefill_pair_s=st.floats(0, 1e-6),
+    draft_tokens=st.sampled_from([1.0, 2.5]),
+    draft_rows=st.integers(0, 50),
 )
 
 
@@ -33,6 +37,15 @@ def test_steps_within_is_the_first_boundary_not_before(
     found = cost.steps_within(seconds, requests, context, limit)
     first = next((k for k in range(1, limit) if cost.decode_s(k, requests, context) >= seconds), limit)
     assert found == first
+
+
+def test_drafts_divide_the_time_of_few_requests() -> None:
+    drafts = replace(MI300X_14B, draft_tokens=2.5, draft_rows=4)
+    for requests, factor in ((4, 2.5), (5, 1.0)):
+        plain = MI300X_14B.decode_s(100, requests, 9000)
+        assert drafts.decode_s(100, requests, 9000) == pytest.approx(plain / factor)
+    with pytest.raises(ValueError, match="at least one token"):
+        replace(MI300X_14B, draft_tokens=0.5)
 
 
 @given(st.integers(0, 5000), st.integers(0, 500), st.integers(0, 500))

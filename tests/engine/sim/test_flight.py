@@ -126,6 +126,48 @@ def test_tools_queue_at_the_workers_of_a_node() -> None:
     assert narrow.makespan_s > free.makespan_s + 1.9
 
 
+def test_a_branch_begins_when_the_tools_of_its_parent_have_answered() -> None:
+    parent = one("t", (3, 5, 0.7), (2, 0, 0.0))
+    branch = replace(one("t~1.1", (4, 0, 0.0), group="t~1", prompt=18), fork=("t", 1))
+    on = cluster(1000, replicas=2)
+    alone = fly(Workload(name="w", trajectories=(parent,)), on)
+    flight = fly(Workload(name="w", trajectories=(parent, branch)), on)
+    begins = 1e-2 + 1e-4 * 10 + 1e-7 * 50 + 2 * (1e-2 + 1e-3) + 1e-5 * (10 + 11) + 0.7
+    assert flight.seats[0].left_s == pytest.approx(alone.makespan_s)
+    assert flight.seats[1].left_s == pytest.approx(begins + alone_s(branch, on.model))
+    with pytest.raises(ValueError, match="goes on behind turn 2"):
+        Workload(name="w", trajectories=(parent, replace(branch, fork=("t", 2))))
+
+
+def test_siblings_that_end_early_leave_with_the_token_under_way() -> None:
+    """When the first is done one is at its tools, one writes, and one waits for a place."""
+    works = (
+        one("t0", (12, 0, 0.0)),
+        one("t1", (2, 5, 9.0), (400, 0, 0.0)),
+        one("t2", (500, 0, 0.0)),
+        one("t3", (300, 0, 0.0)),
+    )
+    on = cluster(10_000)
+    on = replace(on, model=replace(on.model, max_running=2))
+    workload = Workload(name="w", trajectories=works)
+    scheduler = Scheduler(make_policy("round_robin"))
+    ends = {"t0": ("t1", "t2", "t3")}
+    flight = Flight(workload=workload, cluster=on, scheduler=scheduler, ends=lambda traj: ends[traj]).run()
+    assert [seat.ended_early for seat in flight.seats] == [False, True, True, True]
+    generated = [seat.generated for seat in flight.seats]
+    assert generated[:2] == [12, 2] and 8 <= generated[2] <= 12 and generated[3] == 1
+    assert flight.makespan_s < 10.0 and all(not replica.pool.used for replica in flight.replicas)
+
+
+def test_an_early_end_cuts_the_segment_of_another_replica() -> None:
+    works = (one("t0", (12, 0, 0.0)), one("t1", (500, 0, 0.0)))
+    scheduler = Scheduler(make_policy("round_robin"))
+    workload, on = Workload(name="w", trajectories=works), cluster(10_000, replicas=2)
+    flight = Flight(workload=workload, cluster=on, scheduler=scheduler, ends=lambda traj: ("t1",)).run()
+    assert flight.seats[0].home is flight.seats[1].home is None and flight.seats[1].generated in (12, 13)
+    assert flight.makespan_s < flight.seats[0].left_s + 0.02  # type: ignore[operator]
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     runs = [
         fly(generate("tool-heavy", tasks=2, siblings=8, seed=5), cluster(60_000, MI300X_14B, 2), "predictive")

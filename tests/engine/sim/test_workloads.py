@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocstar.engine.sim.workload import SHAPES, generate
+from rocstar.engine.sim.workload import SHAPES, generate, with_branches
 
 
 def mean(values: list[float]) -> float:
@@ -36,3 +36,18 @@ def test_the_three_differ_as_named() -> None:
 def test_seeds(name: str) -> None:
     assert generate(name, tasks=2, seed=1) == generate(name, tasks=2, seed=1)
     assert generate(name, tasks=2, seed=1) != generate(name, tasks=2, seed=2)
+
+
+def test_branches_begin_with_their_parents_tokens() -> None:
+    plain = generate("tool-heavy", tasks=4, siblings=8, seed=1)
+    forked = with_branches(plain, rate=0.25, width=3, seed=1)
+    assert with_branches(plain, rate=0.0) == plain and forked.trajectories[:32] == plain.trajectories
+    parents = {t.traj: t for t in plain.trajectories}
+    branches, answered = forked.trajectories[32:], sum(len(t.turns) - 1 for t in plain.trajectories)
+    assert len(branches) % 2 == 0 and len(branches) / 2 / answered == pytest.approx(0.25, abs=0.06)
+    for branch in branches:
+        assert branch.fork is not None
+        parent = parents[branch.fork[0]]
+        before = sum(turn.new_tokens + turn.tool_tokens for turn in parent.turns[: branch.fork[1]])
+        assert branch.prompt_tokens == parent.prompt_tokens + before
+        assert branch.max_tokens == parent.max_tokens - before

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,10 @@ from rocstar.train.algorithm.roc import (
     DropReason,
     Penalty,
     RocMode,
+    can_end,
     choose_siblings,
     quotas,
     roc_penalty,
-    weighted_draw,
 )
 
 DRAWING_MODES = [RocMode.paper, RocMode.sort, RocMode.uniform]
@@ -28,12 +29,17 @@ def penalty_for(calls: int, errors: int, answers: int, turns: int) -> Penalty:
     return roc_penalty(num_tool_calls=calls, num_tool_errors=errors, num_answers=answers, num_turns=turns)
 
 
+def keys_of(num_siblings: int, rng: random.Random) -> list[float]:
+    return [rng.expovariate(1.0) for _ in range(num_siblings)]
+
+
 def decide(
     rewards: list[int], penalties: list[Penalty] | None = None, *, keep: int, mode: RocMode, seed: int = 0
 ) -> list[Decision]:
     penalties = penalties if penalties is not None else [CLEAN] * len(rewards)
     correct = [reward == 1 for reward in rewards]
-    return choose_siblings(rewards, correct, penalties, keep=keep, mode=mode, rng=random.Random(seed))
+    keys = keys_of(len(rewards), random.Random(seed))
+    return choose_siblings(rewards, correct, penalties, keys, keep=keep, mode=mode)
 
 
 def kept_indices(decisions: list[Decision]) -> list[int]:
@@ -165,9 +171,9 @@ def test_exactly_keep_are_kept_with_both_signs(
         rewards,
         [reward == 1 for reward in rewards],
         penalties,
+        keys_of(len(rewards), random.Random(seed)),
         keep=keep,
         mode=mode,
-        rng=random.Random(seed),
         min_positive=minimums[0],
         min_negative=minimums[1],
     )
@@ -240,7 +246,7 @@ def kept_sets(mode: RocMode, among: list[int], num_groups: int = 12_000) -> Coun
     rng = random.Random(20250828)
     counts: Counter[frozenset[int]] = Counter()
     for _ in range(num_groups):
-        kept = kept_indices(choose_siblings(REWARDS, CORRECT, PENALTIES, keep=4, mode=mode, rng=rng))
+        kept = kept_indices(choose_siblings(REWARDS, CORRECT, PENALTIES, keys_of(8, rng), keep=4, mode=mode))
         counts[frozenset(kept) & frozenset(among)] += 1
     return counts
 
@@ -265,18 +271,18 @@ def test_negatives_are_drawn_uniformly(mode: RocMode) -> None:
 
 
 @pytest.mark.parametrize("num_draws", [1, 2, 3])
-def test_weighted_draw_is_the_sequential_draw(num_draws: int) -> None:
-    weights = {10: 10.0, 11: 5.0, 12: 1.0, 13: 0.5}
-    expected = sequential_set_probabilities(weights, num_draws)
-    rng = random.Random(7)
-    draws = (weighted_draw(list(weights), list(weights.values()), num_draws, rng=rng) for _ in range(12_000))
-    assert chi_square(Counter(map(frozenset, draws)), expected) < CHI_SQUARE_5_DOF_AT_0_999
-
-
-def test_weighted_draw_comes_in_the_order_of_the_picks() -> None:
-    rng = random.Random(3)
-    first = Counter(weighted_draw([0, 1], [3.0, 1.0], 2, rng=rng)[0] for _ in range(12_000))
-    assert first[0] / 12_000 == pytest.approx(0.75, abs=0.015)  # 3.8 standard errors
+def test_the_first_positives_to_arrive_are_the_sequential_draw(num_draws: int) -> None:
+    totals = [0.0, 0.1, 0.9, 1.9]
+    expected = sequential_set_probabilities({i: 1 / (0.1 + total) for i, total in enumerate(totals)}, num_draws)
+    penalties = [Penalty(error=total, format=0.0) for total in totals] + [CLEAN]
+    rng, counts = random.Random(7), Counter[frozenset[int]]()
+    for _ in range(12_000):
+        keys, correct = keys_of(5, rng), [True] * 4 + [False]
+        decisions = choose_siblings(
+            [1, 1, 1, 1, 0], correct, penalties, keys, keep=num_draws + 1, mode=RocMode.paper, min_negative=1
+        )
+        counts[frozenset(kept_indices(decisions)) - {4}] += 1
+    assert chi_square(counts, expected) < CHI_SQUARE_5_DOF_AT_0_999
 
 
 def test_sort_mode_keeps_the_lowest_penalties_and_ties_in_rollout_order() -> None:
@@ -295,7 +301,7 @@ def test_uniform_mode_does_not_see_the_penalties(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_rng_state_keeps_the_same_negatives_in_every_mode(seed: int) -> None:
+def test_equal_keys_keep_the_same_negatives_in_every_mode(seed: int) -> None:
     kept = {
         tuple(set(kept_indices(decide(REWARDS, PENALTIES, keep=4, mode=mode, seed=seed))) & set(NEGATIVES))
         for mode in DRAWING_MODES
@@ -303,7 +309,7 @@ def test_one_rng_state_keeps_the_same_negatives_in_every_mode(seed: int) -> None
     assert len(kept) == 1
 
 
-def test_the_rng_alone_decides() -> None:
+def test_the_keys_alone_decide() -> None:
     once, again, other = (decide([1, 0] * 16, keep=16, mode=RocMode.paper, seed=s) for s in (1, 1, 2))
     assert once == again
     assert once != other
@@ -337,9 +343,7 @@ def test_a_nearly_failed_group_can_be_resampled(num_scored: int) -> None:
 @pytest.mark.parametrize("reward", [math.inf, math.nan])
 def test_a_reward_that_is_not_finite_is_rejected(reward: float) -> None:
     with pytest.raises(ValueError, match="must be finite"):
-        choose_siblings(
-            [1, 0, reward], [True, False, False], [CLEAN] * 3, keep=2, mode=RocMode.paper, rng=random.Random(0)
-        )
+        choose_siblings([1, 0, reward], [True, False, False], [CLEAN] * 3, [1.0] * 3, keep=2, mode=RocMode.paper)
 
 
 # --- Rewards other than 1 and 0 ------------------------------------------------------------------------
@@ -355,9 +359,8 @@ def test_any_rewards_keep_a_signal_and_both_signs(
     siblings: list[tuple[float, bool]], keep: int, mode: RocMode, seed: int
 ) -> None:
     rewards, correct = [r for r, _ in siblings], [c for _, c in siblings]
-    decisions = choose_siblings(
-        rewards, correct, [CLEAN] * len(rewards), keep=keep, mode=mode, rng=random.Random(seed)
-    )
+    keys = keys_of(len(rewards), random.Random(seed))
+    decisions = choose_siblings(rewards, correct, [CLEAN] * len(rewards), keys, keep=keep, mode=mode)
     kept = kept_indices(decisions)
     if len(set(rewards)) < 2:
         assert kept == [] and all(d.reason is DropReason.no_signal for d in decisions)
@@ -374,5 +377,76 @@ def test_positives_are_the_correct_ones_and_not_the_well_paid_ones() -> None:
     rewards, correct = [5.0, 5.0, 0.1, 0.2, 0.3, 0.4], [False, False, True, True, True, True]
     failing = Penalty(error=1.0, format=0.0)
     penalties = [CLEAN, CLEAN, failing, CLEAN, failing, CLEAN]
-    decisions = choose_siblings(rewards, correct, penalties, keep=4, mode=RocMode.sort, rng=random.Random(0))
+    decisions = choose_siblings(rewards, correct, penalties, [1.0] * 6, keep=4, mode=RocMode.sort)
     assert [i for i in kept_indices(decisions) if correct[i]] == [3, 5]
+
+
+# --- Siblings that can end early -------------------------------------------------------------------------
+
+
+def kept_of(outcomes: dict[int, float | None], keys: list[float], **draw: Any) -> frozenset[int]:
+    """The kept siblings. outcomes: the penalty of a correct one, -1 of a wrong one, None of a failed one."""
+    scored = [i for i, outcome in sorted(outcomes.items()) if outcome is not None]
+    values = [outcomes[i] or 0.0 for i in scored]
+    correct = [value >= 0 for value in values]
+    penalties = [Penalty(error=max(0.0, value), format=0.0) for value in values]
+    decisions = choose_siblings([float(c) for c in correct], correct, penalties, [keys[i] for i in scored], **draw)
+    return frozenset(scored[k] for k in kept_indices(decisions))
+
+
+def scored_of(outcomes: dict[int, float | None]) -> dict[int, tuple[bool, float]]:
+    return {i: (o >= 0, max(0.0, o)) for i, o in outcomes.items() if o is not None}
+
+
+def can_matter(sibling: int, done: dict[int, float | None], running: set[int], keys: list[float], **draw: Any) -> bool:
+    """By enumeration: an outcome of the sibling keeps it, or changes which others are kept."""
+    others = sorted(running - {sibling})
+    for theirs in itertools.product((None, -1.0, 0.0, 2.0), repeat=len(others)):
+        known = done | dict(zip(others, theirs, strict=True))
+        without = kept_of(known, keys, **draw)
+        if any(kept_of(known | {sibling: own}, keys, **draw) != without for own in (-1.0, 0.0, 2.0)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("mode", RocMode)
+def test_a_sibling_ends_early_exactly_if_no_outcome_can_matter(mode: RocMode) -> None:
+    rng, num_ended, num_staying = random.Random(11), 0, 0
+    for _ in range(400):
+        keep, minimum, num_siblings = rng.randint(2, 4), rng.randint(1, 2), rng.randint(5, 10)
+        keys = keys_of(num_siblings, rng)
+        running = set(rng.sample(range(num_siblings), rng.randint(1, 3)))
+        done = {
+            i: rng.choice([None, -1.0, -1.0, -1.0, 0.0, 0.5, 1.5]) for i in range(num_siblings) if i not in running
+        }
+        draw = {"keep": keep, "mode": mode, "min_positive": minimum, "min_negative": minimum}
+        ended = can_end(dict(enumerate(keys)), scored_of(done), running, **draw)
+        left = set(running)
+        for sibling in sorted(ended):
+            assert not can_matter(sibling, done, left, keys, **draw)
+            left.remove(sibling)
+        assert all(can_matter(sibling, done, left, keys, **draw) for sibling in left)
+        num_ended, num_staying = num_ended + len(ended), num_staying + len(left)
+    assert num_staying > 100 and (num_ended > 20) == (mode is not RocMode.none)
+
+
+@pytest.mark.parametrize("mode", DRAWING_MODES)
+def test_early_ends_change_no_kept_set(mode: RocMode) -> None:
+    """Groups of the paper's size, whose siblings end in a random order; some fail."""
+    rng, num_ended = random.Random(5), 0
+    for _ in range(300):
+        rate, keys = rng.random(), keys_of(32, rng)
+        outcomes: dict[int, float | None] = {
+            i: None if rng.random() < 0.02 else rng.choice([0.0, 0.0, 0.0, 0.5, 1.0]) if rng.random() < rate else -1.0
+            for i in range(32)
+        }
+        running, done = set(range(32)), dict[int, float | None]()
+        for i in rng.sample(range(32), 32):
+            if i in running:
+                running.remove(i)
+                done[i] = outcomes[i]
+                ended = can_end(dict(enumerate(keys)), scored_of(done), running, keep=16, mode=mode)
+                running -= ended
+                num_ended += len(ended)
+        assert kept_of(done, keys, keep=16, mode=mode) == kept_of(outcomes, keys, keep=16, mode=mode)
+    assert num_ended

@@ -57,7 +57,7 @@ def own(tmp_path: Path) -> Callable[[str], str]:
 def test_the_default_is_grpo_and_others_have_a_name() -> None:
     groups = [group("a", 1.0, 0.0)]
     by_name = {
-        name: select(groups, config(name), seed=0, step=1).advantages
+        name: select(groups, config(name), seed=0).advantages
         for name in (RlConfig().advantage, "dr_grpo", "rloo", "reinforce_pp")
     }
     assert by_name["grpo"] == pytest.approx([0.5**0.5, -(0.5**0.5)], rel=1e-5)
@@ -78,7 +78,7 @@ def test_an_estimator_gets_the_whole_batch_in_the_order_of_tasks(own: Any) -> No
     )
     check_advantage(name)
     groups = [group("b", 2.0, -1.0), group("c", 3.0, 3.0), group("a", 1.0, 0.0)]
-    selection = select(groups, config(name), seed=0, step=1)
+    selection = select(groups, config(name), seed=0)
     assert selection.advantages == [0.0, 1.0, 2.0, 3.0]
     assert [t.key.task_id for t in selection.kept] == ["a", "a", "b", "b"]
     assert [v.advantage for _, v in selection.verdicts] == [0.0, 1.0, 2.0, 3.0, None, None]
@@ -92,7 +92,7 @@ def test_an_advantage_per_turn_reaches_its_tokens_and_the_record(own: Any) -> No
             return [[s.spread([-1.0 * s.errors_U[0], s.reward]) for s in group] for group in groups]
         """
     )
-    selection = select([group("a", 1.0, 0.5)], config(name), seed=0, step=1)
+    selection = select([group("a", 1.0, 0.5)], config(name), seed=0)
     assert selection.advantages == [(-1.0, -1.0, 1.0), (-1.0, -1.0, 0.5)]
     (micro,) = pack(policy_examples(selection.kept, selection.advantages), tokens_per_microbatch=64)
     assert micro.advantages_T.tolist() == [-1.0, -1.0, 1.0, -1.0, -1.0, 0.5]
@@ -103,7 +103,7 @@ def test_an_advantage_per_turn_reaches_its_tokens_and_the_record(own: Any) -> No
 
 
 def test_an_advantage_of_another_length_makes_no_example() -> None:
-    (selection,) = [select([group("a", 1.0, 0.5)], config("grpo"), seed=0, step=1)]
+    (selection,) = [select([group("a", 1.0, 0.5)], config("grpo"), seed=0)]
     with pytest.raises(ValueError, match="2 advantages for 3 loss tokens"):
         policy_examples(selection.kept, [[0.0, 1.0], 0.0])
 
@@ -123,7 +123,7 @@ def test_an_advantage_of_another_length_makes_no_example() -> None:
 def test_an_estimator_that_fails_stops_the_run(own: Any, body: str, told: str) -> None:
     name = own(f"def own(groups):\n    {body}\n")
     with pytest.raises(TrainingStopped, match=told) as error:
-        select([group("a", 1.0, 0.0)], config(name), seed=0, step=1)
+        select([group("a", 1.0, 0.0)], config(name), seed=0)
     assert "rl.advantage = " in str(error.value) and "--resume" in str(error.value)
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_estimator_is_refused_before_a_run(own: Any, source: str, tol
 
 def test_a_step_without_a_signal_asks_for_no_advantage(own: Any) -> None:
     name = own("def own(groups):\n    assert groups == []\n    return []\n")
-    assert select([group("a", 1.0, 1.0)], config(name), seed=0, step=1).kept == []
+    assert select([group("a", 1.0, 1.0)], config(name), seed=0).kept == []
     assert estimate("grpo", []) == []
 
 
@@ -154,7 +154,7 @@ def test_roc_divides_by_correct_whatever_the_reward() -> None:
     pairs = [(0.1, True), (0.9, False), (0.7, False), (0.8, False)]
     members = tuple(trajectory(task, k, r, is_correct=c) for k, (r, c) in enumerate(pairs))
     ones = {"rollouts_per_task": 4, "group_size": 2, "roc_min_each": 1}
-    selection = select([Group(task=task, trajectories=members)], RlConfig(**ones), seed=0, step=1)  # type: ignore[arg-type]
+    selection = select([Group(task=task, trajectories=members)], RlConfig(**ones), seed=0)  # type: ignore[arg-type]
     assert sorted(t.outcome.is_correct for t in selection.kept if isinstance(t.outcome, Scored)) == [False, True]
     assert selection.ledger() == {"kept": 2, "dropped_negative": 2}
     assert replace(selection, verdicts=[]).groups_used == 1
@@ -168,9 +168,9 @@ def test_penalties_change_the_advantages_alone_and_no_right_one_falls_below_zero
     members = [trajectory(task, k, reward, is_correct=reward == 1, length=n) for k, (reward, n) in pairs]
     groups = [Group(task=task, trajectories=tuple(members))]
     plain = RlConfig(rollouts_per_task=4, group_size=4, advantage="dr_grpo", roc_mode="none")
-    before = select(groups, plain, seed=0, step=1, limit=20)
+    before = select(groups, plain, seed=0, limit=20)
     rl = plain.model_copy(update={"length_penalty": 0.5, "turn_penalty": 0.2, "overlong_buffer": 18})
-    after = select(groups, rl, seed=0, step=1, limit=20)
+    after = select(groups, rl, seed=0, limit=20)
     # Responses of 4 and 12 tokens, of which the policy wrote 3 and 11; the mean reward is 0.75.
     shaped = [r - 0.75 * (0.5 * (n + 2) / 11 + 0.2) - (n + 1) / 18 for r, n in zip(rewards, lengths, strict=True)]
     centred = [value - sum(shaped) / 4 for value in shaped]
@@ -178,4 +178,4 @@ def test_penalties_change_the_advantages_alone_and_no_right_one_falls_below_zero
     assert after.advantages == pytest.approx([*centred[:2], 0.0, centred[3]])
     assert [t.outcome for t in after.kept] == [t.outcome for t in before.kept]
     equal = [group("b", 1.0, 1.0)]
-    assert select(equal, rl, seed=0, step=1, limit=20).groups_no_signal == 1
+    assert select(equal, rl, seed=0, limit=20).groups_no_signal == 1

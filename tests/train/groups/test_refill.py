@@ -82,7 +82,7 @@ async def test_each_round_asks_for_what_is_missing(rollouts: Callable[..., Rollo
     batch = await live.take(1)
     assert made.places(batch) == made.asked == list(range(7))
     assert batch.metrics == {"groups/refilled": 3.0}
-    selection = select(batch.groups, live.rl, seed=0, step=1)
+    selection = select(batch.groups, live.rl, seed=0)
     assert (selection.groups_used, selection.groups_no_signal) == (4, 3)
     assert (await live.take(2)).metrics == {"groups/refilled": 0.0}
     assert made.asked[7:] == [7, 8, 9, 10], "the next step goes on where the refill ended"
@@ -97,7 +97,7 @@ async def test_rounds_are_bounded_and_all_that_was_generated_is_accounted_for(
     batch = await live.take(1)
     assert len(made.asked) == 4 * (1 + rounds)
     assert batch.metrics == ({"groups/refilled": 4.0 * rounds} if rounds else {})
-    metrics = rollout_metrics(select(batch.groups, live.rl, seed=0, step=1))
+    metrics = rollout_metrics(select(batch.groups, live.rl, seed=0))
     generated = SIZE * 4 * (1 + rounds)
     assert metrics["ledger/generated"] == metrics["ledger/no_signal"] == generated
     assert metrics["tokens/generated"] == 2 * generated

@@ -29,7 +29,7 @@ def test_metrics_count_everything_generated_before_any_is_dropped() -> None:
         (None, 1, 0),
         (None, 0, 0),
     ]
-    metrics = rollout_metrics(select([group("t", members)], config(2, 8), seed=0, step=1))
+    metrics = rollout_metrics(select([group("t", members)], config(2, 8), seed=0))
     check_names(metrics)
     assert metrics["reward/mean"] == pytest.approx(2 / 6), "a failed trajectory has no reward"
     assert metrics["reward/mean_kept"] == pytest.approx(1 / 2)
@@ -48,7 +48,7 @@ def test_rewards_and_verdicts_are_told_apart() -> None:
     """Wrong answers with part of the reward; a group of equal rewards that are none and not correct."""
     partial = group("t", [(0.5, 1, 1), (0.25, 0, 2), (1.0, 2, 2), (0.0, 0, 0)])
     equal = group("u", [(0.5, 0, 0), (0.5, 0, 0)])
-    metrics = rollout_metrics(select([partial, equal], config(2, 4), seed=0, step=1))
+    metrics = rollout_metrics(select([partial, equal], config(2, 4), seed=0))
     check_names(metrics)
     assert metrics["reward/mean"] == pytest.approx(2.75 / 6)
     assert metrics["reward/correct_share"] == pytest.approx(1 / 6)
@@ -60,7 +60,7 @@ def test_rewards_and_verdicts_are_told_apart() -> None:
 
 @given(groups=batches)
 def test_every_step_has_listed_finite_metrics(groups: list[Group]) -> None:
-    metrics = rollout_metrics(select(groups, config(4, 8), seed=0, step=1))
+    metrics = rollout_metrics(select(groups, config(4, 8), seed=0))
     check_names(metrics)
     assert all(value == value and abs(value) < 1e9 for value in metrics.values())
 
@@ -78,7 +78,7 @@ def metrics_of(
     called = tuple(ToolCall(name=name, arguments={}) for name, _ in calls)
     turns = (dataclasses.replace(base.turns[0], calls=called, results=results), base.turns[1])
     made = Group(task=task, trajectories=(dataclasses.replace(base, turns=turns),))
-    metrics = rollout_metrics(select([made], config(2, 2), seed=0, step=1))
+    metrics = rollout_metrics(select([made], config(2, 2), seed=0))
     check_names(metrics)
     return metrics
 
@@ -151,7 +151,7 @@ def test_a_paused_step_has_its_mismatch_and_no_loss() -> None:
 def test_the_released_codes_names_count_groups_and_answers() -> None:
     wrong, right, mixed = ([(r, 0, 1) for r in rewards] for rewards in ([0.0] * 4, [1.0] * 4, [0.0, 1.0] * 2))
     groups = [group("a", wrong), group("b", right), group("c", mixed)]
-    metrics = rollout_metrics(select(groups, config(2, 4), seed=0, step=1))
+    metrics = rollout_metrics(select(groups, config(2, 4), seed=0))
     assert metrics["reject_equal_reward/solve_equal_zeros"] == 1
     assert metrics["reject_equal_reward/solve_equal_non_all_zeros"] == 1
     assert metrics["reject_equal_reward/solve_equal_total_ratio"] == 2 / 3

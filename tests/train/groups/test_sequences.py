@@ -69,7 +69,7 @@ def test_a_late_trajectory_ends_with_the_last_sequence_that_has_a_sample() -> No
     parts = [s for s in BRANCHED.segments if s.start < 8]
     cut = replace(BRANCHED, ids=BRANCHED.ids[:8], logprobs=BRANCHED.logprobs[:8], segments=tuple(parts), outcome=late)
     rl = config(2, 2).model_copy(update={"timeouts": "negative"})
-    kept = select([Group(task=cut.task, trajectories=(cut, PLAIN))], rl, seed=0, step=1).kept
+    kept = select([Group(task=cut.task, trajectories=(cut, PLAIN))], rl, seed=0).kept
     assert [t.starts for t in kept] == [(0,), (0,)] and kept[0].ids.tolist() == [1, 2, 3, 4, 7]
 
 

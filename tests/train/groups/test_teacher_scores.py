@@ -81,7 +81,7 @@ async def test_every_loss_token_gets_the_teachers_gap_and_no_reward_is_asked() -
     plain = {"model": "large", "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1.0, "key": ""}
     assert all({**body, "prompt": 0} == plain | {"prompt": 0} for body in bodies)
     rl = RlConfig(rollouts_per_task=3, group_size=2, advantage="distill")
-    selection = select(groups(), rl, seed=0, step=1, teacher=found)
+    selection = select(groups(), rl, seed=0, teacher=found)
     assert selection.ledger() == {"kept": 2, "failed": 1} and selection.groups_no_signal == 0
     assert selection.advantages == [(-0.5, -1.0, -1.0), (-0.5, -1.0, -1.0, 0.5)]
     (micro,) = pack(policy_examples(selection.kept, selection.advantages), tokens_per_microbatch=99)

@@ -32,7 +32,7 @@ def trajectory(sibling: int, reward: float | None, *, num_tokens: int = 3) -> Tr
 
 def selected(rewards: list[float | None], num_tokens: int = 3) -> Selection:
     members = tuple(trajectory(k, r, num_tokens=num_tokens) for k, r in enumerate(rewards))
-    return select([Group(task=TASK, trajectories=members)], RECIPE.rl, seed=0, step=1)
+    return select([Group(task=TASK, trajectories=members)], RECIPE.rl, seed=0)
 
 
 @pytest.mark.parametrize("rewards", [[1.0] * 4, [0.0] * 4, [1.0], [0.0, None, None, None], [None] * 4, []])

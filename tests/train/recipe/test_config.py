@@ -141,6 +141,13 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"rl": {"roc_mode": "best"}}, "rl.roc_mode = 'best' is not known; choose from paper, sort, uniform, none"),
         ({"rl": {"roc_mode": "srot"}}, "rl.roc_mode = 'srot' is not known; did you mean 'sort'?"),
         ({"rl": {"roc_mode": "none"}}, "set rollouts_per_task = group_size"),
+        ({"rl": {"end_early": True, "refill": 2}}, "refill = 2 needs the rewards of all siblings"),
+        ({"rl": {"end_early": True, "fork": "error"}}, "fork = 'error' needs the rewards of all siblings"),
+        (
+            {"rl": {"end_early": True, "advantage": "distill"}},
+            "advantage = 'distill' needs the rewards of all siblings",
+        ),
+        ({"rl": {"end_early": True}, "reward": {"kind": "own:f"}}, "rl.end_early needs rewards of 1 and 0"),
         ({"stages": [{"steps": 1, "max_response_tokens": 1, "max_turns": 1}]}, "stages.0.data is missing"),
         (
             {"rl": {"overlong_buffer": 8}, "stages": [{"steps": 1, "max_response_tokens": 8, "max_turns": 1}]},

@@ -99,13 +99,13 @@ FIRST = ("Reward", "Held-out score", "Tool errors in correct trajectories", "Len
 PHASE_COLORS = dict(zip(PHASES, (0, 8, 5, 4, 3, 2, 6, 1, 7), strict=True))
 LEDGER_COLORS = (
     ("ledger/kept", 0), ("ledger/dropped_positive", 4), ("ledger/dropped_negative", 5),
-    ("ledger/no_signal", 7), ("ledger/failed", 1),
+    ("ledger/no_signal", 7), ("ledger/failed", 1), ("ledger/ended_early", 8),
 )  # fmt: skip
 SPEED = "Tokens that the policy wrote, divided by the wall time of the step."
 TIME = "The wall time of each step by phase; phases are exclusive."
 OUTCOMES = (
     "The outcome of every generated trajectory: kept for the learner, dropped by RoC, in a group whose "
-    "rewards are all equal (no signal), or failed. Nothing is dropped uncounted."
+    "rewards are all equal (no signal), failed, or ended early. Nothing is dropped uncounted."
 )
 STATUSES = "Tool calls of each step by the status in which they ended."
 

@@ -13,7 +13,7 @@ import numpy as np
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.record.metrics import Row
 
-LEDGER: Final = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
+LEDGER: Final = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed", "ended_early")
 
 
 def draw_weight(sibling: Mapping[str, Any], *, mode: str | None, eps: float | None) -> float | None:

@@ -44,7 +44,7 @@ group_size = 4
 roc_mode = "paper"
 roc_eps = 0.1
 """
-LEDGER = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed")
+LEDGER = ("kept", "dropped_positive", "dropped_negative", "no_signal", "failed", "ended_early")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +149,14 @@ def decided(siblings: Sequence[MadeSibling]) -> list[tuple[Decision | None, Pena
         for made in scored
     ]
     rewards = [float(bool(made.correct)) for made in scored]
+    rng = random.Random(3)
     decisions = choose_siblings(
         rewards,
         [bool(made.correct) for made in scored],
         penalties,
+        [rng.expovariate(1.0) for _ in scored],
         keep=4,
         mode=RocMode.paper,
-        rng=random.Random(3),
-        eps=0.1,
     )
     pairs = iter(zip(decisions, penalties, strict=True))
     return [(None, None) if made.correct is None else next(pairs) for made in siblings]

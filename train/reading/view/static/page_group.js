@@ -6,7 +6,7 @@ import { has, isAnswered } from "./kept.js";
 import { answer, DECISIONS, decisionChip, decisionWords, heads, legend, titleOf, verdictChip } from "./row_parts.js";
 import { toggleLong, turnsOf } from "./turns.js";
 
-const BUCKETS = ["kept", "dropped_positive", "dropped_negative", "no_signal", "failed"];
+const BUCKETS = ["kept", "dropped_positive", "dropped_negative", "no_signal", "failed", "ended_early"];
 const NAMES = ["verdict", "given", "decision", "reward", "advantage", "tokens", "calls", "errors"];
 
 export async function show({ root, params, signal, is }) {

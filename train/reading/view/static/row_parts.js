@@ -8,6 +8,7 @@ export const DECISIONS = {
   dropped_negative: ["dropped (wrong)", "Wrong, and not drawn among the wrong siblings."],
   no_signal: ["no signal", "All scored siblings of the group have the same reward, so the advantage is zero."],
   failed: ["failed", "Lost to a failure of the system, so it has no reward."],
+  ended_early: ["ended early", "Ended before it was done: its outcome could not change which siblings are kept."],
 };
 const MEANINGS = {
   question: "the task, and the number of the sibling in its group",
