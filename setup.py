@@ -98,6 +98,7 @@ setup(
         "rocstar.sandbox.service": ["routes.toml"],
         "rocstar.train.learner.export": ["*.jinja"],
         "rocstar.train": ["recipes/*.toml", "recipes/data/*.toml"],
+        "rocstar.train.cli": ["verbs.toml"],
         "rocstar.train.data": ["*.toml"],
         "rocstar.train.evaluation.benchmarks": ["sets.toml"],
         "rocstar.train.evaluation.benchmarks.bfcl": ["tables.toml"],
