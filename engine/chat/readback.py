@@ -6,8 +6,6 @@ A policy learns the form that its prompt shows and that the cold start writes. I
 every call would be malformed without a message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

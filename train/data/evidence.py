@@ -2,8 +2,6 @@
 answer format, and agreement of the answers. Pure.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from fractions import Fraction

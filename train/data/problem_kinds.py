@@ -10,8 +10,6 @@ The rules are for English and prefer to keep a question: lettered lists of condi
 that the text defines is not a figure.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from typing import Final, Literal

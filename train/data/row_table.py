@@ -4,8 +4,6 @@ Invariant: a row has at most one reason, the first. Results never depend on the 
 only distinguishes them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

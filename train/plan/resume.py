@@ -5,8 +5,6 @@ recipe, config.toml of the run -> changes -> refused: the finished part would no
 last checkpoint, metrics.jsonl -> complete, or the rows that stay
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import tomllib

@@ -8,8 +8,6 @@ the program is right, so nothing in the data says that careful programs are corr
 is a real execution. The result depends on (tasks, count, seed) alone, not on the order of executions.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re

@@ -5,8 +5,6 @@
 Nothing here is evaluated, and no value changes.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 import unicodedata

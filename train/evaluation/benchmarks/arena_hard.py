@@ -13,8 +13,6 @@ judgement. An attempt without a judgement is `Failed`, not a lost game. Scores a
 ones only under the original's prompt, so the manifest records the prompt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

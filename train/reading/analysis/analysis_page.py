@@ -1,7 +1,5 @@
 """An analysis as one self-contained page, and as one JSON object."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

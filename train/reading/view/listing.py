@@ -7,8 +7,6 @@ A row takes LISTED.itemsize bytes, so that a million of them fit into memory; ot
 trajectory's record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable, Mapping

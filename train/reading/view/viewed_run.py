@@ -6,8 +6,6 @@
 Not thread-safe: data stays in memory until its file changes.
 """
 
-from __future__ import annotations
-
 import re
 import time
 import tomllib

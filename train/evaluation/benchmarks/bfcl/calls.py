@@ -17,8 +17,6 @@ one level deep, True equals 1 inside lists and objects, and a value of the type 
 accepted besides the described type.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum

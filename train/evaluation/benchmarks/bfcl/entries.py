@@ -11,8 +11,6 @@ PACKAGE is the folder `bfcl_eval` as its wheel installs it; the simulated classe
 too (simulation.py). Nothing of it is imported here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

@@ -4,8 +4,6 @@ response ──unchanged──────────────────�
          ──8 variants, any may follow it───> loose
 """
 
-from __future__ import annotations
-
 import json
 import re
 import string
