@@ -6,7 +6,6 @@ gone.
 
 import argparse
 import difflib
-import math
 import os
 import re
 import select
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from rocstar.sandbox.extras import shell_command
@@ -120,7 +120,9 @@ _TYPES: Mapping[str, type] = {"path": Path, "int": int, "float": float}
 
 
 def add_options(
-    parser: argparse.ArgumentParser, options: Mapping[str, Mapping[str, Any]], texts: Mapping[str, str] | None = None
+    parser: argparse._ActionsContainer,
+    options: Mapping[str, Mapping[str, Any]],
+    texts: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Add the options of a table by name.
 
@@ -137,16 +139,12 @@ def add_options(
                 arguments["type"] = number_option(low, high[0] if high else sys.float_info.max, what, kind)
         if "type" in entry:
             arguments["type"] = _TYPES[entry["type"]]
-        for mark, text in (texts or {}).items():
+        for mark, text in texts.items():
             arguments["help"] = arguments["help"].replace(f"<{mark}>", text)
         group = arguments.pop("one_of", None)
         if group is not None and group not in groups:
             groups[group] = parser.add_mutually_exclusive_group()
         (parser if group is None else groups[group]).add_argument(name, **arguments)
-
-
-count_option = number_option(1, math.inf, "a count; give a whole number of at least 1")
-seconds_option = number_option(0, sys.float_info.max, "a time; give seconds", float)
 
 
 def format_error(error: BaseException, path: str | os.PathLike[str] = "") -> str:
