@@ -404,6 +404,6 @@ def stamp_of(path: Path) -> tuple[int, int] | None:
     file = path.with_suffix(INDEX) if path.suffix == FRAMES else path
     try:
         found = file.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_mtime_ns, found.st_size
