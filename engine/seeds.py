@@ -4,8 +4,6 @@ A trajectory's key gives a 64-bit stream; the noise of a token is a hash of (str
 Source of the mixer: SplitMix64 (Steele, Lea, Flood 2014), used as a counter generator.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

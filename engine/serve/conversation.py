@@ -8,8 +8,6 @@ The writer waits for parts; the choices wait for the engine and their tools, nev
 parts are buffered here; the limits of the conversation bound them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -7,8 +7,6 @@
 ScriptedPolicy and EmbeddedEngine pass the same protocol tests (tests/engine/inference/test_protocol.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

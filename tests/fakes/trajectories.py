@@ -1,7 +1,5 @@
 """The trajectories, groups and step files of tests, built from turns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

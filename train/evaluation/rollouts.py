@@ -9,8 +9,6 @@ The model is constant: its version is 0 in every record. Step N has the tasks an
 with this model, whichever steps came before.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

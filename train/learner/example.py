@@ -1,7 +1,5 @@
 """One token row that the learner learns from, as columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

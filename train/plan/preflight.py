@@ -3,8 +3,6 @@
 A check ends in one of three verdicts: ready, missing (exit code 2), or could not be checked.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -5,8 +5,6 @@ A model's path may be a hub name, and a template's a bundled one: these are path
 thing on this machine.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex

@@ -3,8 +3,6 @@
 How weights get into them: train/publish/engine_publisher.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

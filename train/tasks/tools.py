@@ -1,7 +1,5 @@
 """The tools of a recipe, as one box without a sandbox; agent.py adds one."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """Weights that a learner and engines of one process share: who waits for whom at a change."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A record as the page shows it: facts, turns with their calls in their places, and columns of tokens."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

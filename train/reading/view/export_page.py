@@ -6,8 +6,6 @@ Withheld tasks are left out, and so are responses beyond the size limit: the mos
 first, and tokens last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

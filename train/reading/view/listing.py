@@ -7,8 +7,6 @@ A row takes LISTED.itemsize bytes, so that a million of them fit into memory; ot
 trajectory's record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
@@ -416,6 +414,6 @@ def stamp_of(path: Path) -> tuple[int, int] | None:
     file = path.with_suffix(INDEX) if path.suffix == FRAMES else path
     try:
         found = file.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_mtime_ns, found.st_size

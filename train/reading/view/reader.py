@@ -4,8 +4,6 @@ Raises NothingThereError for objects that do not exist (any more), ConfigError f
 WithheldError for withheld tasks, and RecordError for incomplete files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
