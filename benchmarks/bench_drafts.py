@@ -11,6 +11,7 @@ the same on both sides, bit for bit.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import time
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 from bench_embedded import scripts, tiny_model
-from report import result_parser
+from report import claim, finish, result_parser
 
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.inference.embedded.embedded import EmbeddedEngine
@@ -31,9 +32,8 @@ from rocstar.engine.types import TrajectoryKey
 from rocstar.train.learner.model_io import load_model
 
 SPEED_BAR, LEAST = 1.5, 0.98
-ROWS = (384, 64, 16, 4, 1)
 TASKS = {384: 12, 64: 12, 16: 6, 4: 2, 1: 1}
-"""Tasks of the run at that many rows, so that each takes about a second."""
+"""Tasks of the run, by the rows side by side."""
 
 Turn = tuple[list[int], int, frozenset[int]]
 """Context, most tokens, stop ids."""
@@ -102,29 +102,21 @@ class Side:
         return said
 
 
-def compare(model: Any, work: Work, rows: int, drafts: int, rounds: int) -> dict[str, float]:
+def compare(model: Any, work: Work, rows: int, options: argparse.Namespace) -> dict[str, float]:
     """Tokens per CPU second on both sides. ValueError: the two differ."""
-    sides = [Side(model, rows, most) for most in (0, drafts)]
-    times: list[list[float]] = [[], []]
-    num_tokens = 0
-    for number in range(rounds + 1):
-        done = [side.run(work) for side in (sides if number % 2 else sides[::-1])]
-        if not number % 2:
-            done.reverse()
-        if done[0][1] != done[1][1]:
+    sides = [Side(model, rows, most) for most in (0, options.drafts)]
+    seconds: list[list[float]] = [[], []]
+    for number in range(options.rounds + 1):
+        said = [{}, {}]
+        for k in (0, 1) if number % 2 else (1, 0):
+            took_s, said[k] = sides[k].run(work)
+            seconds[k] += [took_s] if number else []
+        if said[0] != said[1]:
             raise ValueError("tokens or log-probs differ with drafts")
-        num_tokens = sum(len(ids) for turns in done[0][1].values() for ids, _ in turns)
-        for k in range(2):
-            times[k] += [done[k][0]] if number else []
-    plain, drafted = (median(of_side) for of_side in times)
-    ratio = median(a / b for a, b in zip(*times, strict=True))
-    return {
-        "rows": rows,
-        "tokens": num_tokens,
-        "plain": num_tokens / plain,
-        "drafted": num_tokens / drafted,
-        "ratio": ratio,
-    }
+    tokens = sum(len(ids) for turns in said[0].values() for ids, _ in turns)
+    plain, drafted = (tokens / median(of_side) for of_side in seconds)
+    ratio = median(a / b for a, b in zip(*seconds, strict=True))
+    return {"rows": rows, "tokens": tokens, "plain": plain, "drafted": drafted, "ratio": ratio}
 
 
 def main() -> int:
@@ -135,18 +127,21 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     checkpoint = max((options.run / "checkpoints").glob("step_*"), key=lambda path: int(path.name.split("_")[1]))
-    trained, found = load_model(str(checkpoint), "float32"), {}
-    for rows in ROWS:
-        found["trained", rows] = compare(
-            trained, recorded(options.run, TASKS[rows]), rows, options.drafts, options.rounds
-        )
-        print("trained", found["trained", rows], flush=True)
-    for rows in ROWS[1:]:
-        found["random", rows] = compare(
-            tiny_model(), random_work(max(2, rows // 2)), rows, options.drafts, options.rounds
-        )
-        print("random", found["random", rows], flush=True)
-    return 0
+    trained = load_model(str(checkpoint), "float32")
+    found = []
+    for rows, tasks in TASKS.items():
+        found.append({"model": "trained"} | compare(trained, recorded(options.run, tasks), rows, options))
+        print(found[-1], flush=True)
+    for rows in list(TASKS)[1:]:
+        found.append({"model": "random"} | compare(tiny_model(), random_work(max(2, rows // 2)), rows, options))
+        print(found[-1], flush=True)
+    ratios = [one["ratio"] for one in found]
+    what = "tokens per CPU second of the engine with drafts over without"
+    claims = [
+        claim(f"{what}, a step of the quickstart", ratios[0], at_least=SPEED_BAR),
+        claim(f"{what}, the least of all cases", min(ratios), at_least=LEAST),
+    ]
+    return finish("drafts", {"drafts": options.drafts, "rounds": options.rounds, "cases": found}, claims, options.out)
 
 
 if __name__ == "__main__":
