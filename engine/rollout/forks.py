@@ -10,12 +10,13 @@ sessions are copied. Branches are tasks of their group; a failed one is data, as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from rocstar.engine.inference.base import TakesBranches
-from rocstar.engine.rollout.rollout import Agent, Draft, RolloutLimits, converse, grade
+from rocstar.engine.rollout.rollout import Agent, Draft, RolloutLimits, run_trajectory
 from rocstar.engine.seeds import stream_of
 from rocstar.engine.tools.box import Tools
 from rocstar.engine.types import Task, Trajectory, TrajectoryKey, Turn
@@ -89,19 +90,23 @@ class Branches:
     def _start(self, trunk: Draft, key: TrajectoryKey, opening: AbstractAsyncContextManager[Tools]) -> asyncio.Event:
         """Start a branch; return what is set when its sessions are copied, or it has ended."""
         copied = asyncio.Event()
-        running = self._tasks.create_task(self._run(trunk, key, opening, copied), name=f"branch {key}")
+        agent = replace(self._agent, limits=self._rule.limits(self._agent.limits, trunk))
+        work = run_trajectory(
+            agent,
+            trunk.task,
+            key,
+            begun=lambda draft: draft.follow(trunk),
+            answered=self.answered,
+            opening=_announced(opening, copied),
+        )
+        running = self._tasks.create_task(work, name=f"branch {key}")
         running.add_done_callback(lambda _: copied.set())
         self.running.append(running)
         return copied
 
-    async def _run(
-        self, trunk: Draft, key: TrajectoryKey, opening: AbstractAsyncContextManager[Tools], copied: asyncio.Event
-    ) -> Trajectory:
-        agent = replace(self._agent, limits=self._rule.limits(self._agent.limits, trunk))
-        async with agent.attempt(trunk.task, key) as draft:
-            draft.follow(trunk)
-            async with opening as tools:
-                copied.set()
-                await converse(agent, draft, tools, self.answered)
-            await grade(agent.judge, draft)
-        return draft.trajectory()
+
+@contextlib.asynccontextmanager
+async def _announced(opening: AbstractAsyncContextManager[Tools], copied: asyncio.Event) -> AsyncIterator[Tools]:
+    async with opening as tools:
+        copied.set()
+        yield tools

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -397,10 +398,11 @@ async def run_trajectory(
     granted: Callable[[], None] = lambda: None,
     begun: Callable[[Draft], None] = lambda draft: None,
     answered: Answered | None = None,
+    opening: AbstractAsyncContextManager[Tools] | None = None,
 ) -> Trajectory:
     """Roll out one attempt. Never raises for a failure of inference, sandbox or judge: that is data.
 
-    granted, begun: as of `Agent.attempt`. answered: not of a foreign agent.
+    granted, begun: as of `Agent.attempt`. answered: not of a foreign agent. opening: of its tools; None: the agent's.
     """
     async with agent.attempt(task, key, granted=granted, begun=begun) as draft:
         if (place := place_of(task, agent.environments)) is not None:
@@ -409,22 +411,18 @@ async def run_trajectory(
         if harness is not None and agent.counterpart is None and agent.functions is None:
             await harness.converse(agent, draft)
         else:
-            async with agent.tools.open(seed=draft.tool_seed) if place is None else place.open(task, key) as tools:
+            own = agent.tools.open(seed=draft.tool_seed) if place is None else place.open(task, key)
+            async with opening or own as tools:
                 draft.episode = tools if isinstance(tools, OpenEpisode) else None
-                await converse(agent, draft, tools, answered)
+                while await agent.sample(draft) is not None:
+                    draft.answer(await agent.reply(draft, tools))
+                    if answered is not None and draft.finish is None:
+                        await answered(draft, tools)
                 if draft.episode is not None:
                     async with draft.clock.waiting(draft.name, "its environment", kind="tool"):
                         draft.given = Given(reward=await draft.episode.reward())
         await grade(agent.judge, draft)
     return draft.trajectory()
-
-
-async def converse(agent: Agent, draft: Draft, tools: Tools, answered: Answered | None) -> None:
-    """Let the policy and its tools take turns until the attempt is over."""
-    while await agent.sample(draft) is not None:
-        draft.answer(await agent.reply(draft, tools))
-        if answered is not None and draft.finish is None:
-            await answered(draft, tools)
 
 
 def _late(clock: TrajectoryClock, *, at_work: bool) -> Failed:

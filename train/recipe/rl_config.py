@@ -145,9 +145,8 @@ class RlConfig(Section):
     )
     fork: Expert[str] = Field(
         "none",
-        description="where a rollout goes on several times, from a copy of its tokens and of its tools' sessions: "
-        "'none', 'error' (behind a failed call), 'turn' (behind each turn with calls), or 'module:function', called "
-        "with a task and its turns so far, looked for beside the recipe, then on sys.path",
+        description="where a rollout goes on several times: 'none', 'error' (behind a failed call), 'turn' (behind "
+        "each turn with calls), or 'module:function' of a task and its turns so far",
     )
     fork_width: Expert[Annotated[int, Unit("continuations")]] = Field(
         2, ge=2, le=16, description="continuations at a fork, the original one included"

@@ -61,12 +61,12 @@ def test_a_sample_of_a_branch_has_its_own_tokens_and_the_whole_path() -> None:
 
 def test_advantages_are_those_of_the_tree() -> None:
     """V: 3/4 behind the inner fork, 3/8 behind the outer one, 1 of the other root."""
-    chosen = select([forked_group()], config(advantage="fork_loo"), seed=0, step=1)
+    chosen = select([forked_group()], config(advantage="fork_loo"), seed=0)
     assert chosen.advantages == [(-0.625, -0.625, -0.375, -0.375, -0.375), (0.375, 0.125, 0.125), -0.125, 0.625]
 
 
 def test_other_estimators_take_a_branch_as_a_sibling_for_its_own_tokens() -> None:
-    chosen = select([forked_group()], config(advantage="dr_grpo"), seed=0, step=1)
+    chosen = select([forked_group()], config(advantage="dr_grpo"), seed=0)
     assert chosen.advantages == [-0.625, 0.375, -0.125, 0.375]
     (micro,) = pack(policy_examples(chosen.kept, chosen.advantages), tokens_per_microbatch=100)
     assert micro.num_loss_tokens == 5 + 3 + 1 + 2
@@ -74,13 +74,13 @@ def test_other_estimators_take_a_branch_as_a_sibling_for_its_own_tokens() -> Non
 
 def test_resampling_keeps_a_group_size_of_all_leaves() -> None:
     few = RlConfig(rollouts_per_task=2, group_size=2, roc_mode="uniform", advantage="fork_loo")
-    chosen = select([forked_group()], few, seed=0, step=1)
+    chosen = select([forked_group()], few, seed=0)
     assert [v.bucket for _, v in chosen.verdicts].count("kept") == len(chosen.kept) == 2
     assert {isinstance(t.outcome, Scored) and t.outcome.is_correct for t in chosen.kept} == {False, True}
 
 
 def test_means_are_by_path_weight_and_numbers_count_once() -> None:
-    metrics = rollout_metrics(select([forked_group()], config(), seed=0, step=1))
+    metrics = rollout_metrics(select([forked_group()], config(), seed=0))
     assert metrics["tokens/generated"] == 11
     assert metrics["reward/mean"] == metrics["reward/mean_kept"] == (0.25 * 1.0 + 0.25 * 0.5 + 1.0) / 2
     assert metrics["reward/correct_share"] == (0.25 + 1.0) / 2
@@ -111,7 +111,7 @@ def test_a_late_branch_is_cut_behind_its_last_sample_and_never_before_its_fork()
         inner, outcome=LATE, ids=inner.ids[:-1], logprobs=inner.logprobs[:-1], segments=inner.segments[:-1]
     )
     group = Group(task=TASK, trajectories=(root, wrote, nothing, other))
-    chosen = select([group], config(timeouts="negative"), seed=0, step=1)
+    chosen = select([group], config(timeouts="negative"), seed=0)
     lengths = [(len(t.ids), t.num_policy_tokens) for t in chosen.kept]
     assert lengths == [(9, 5), (7, 1), (8, 0), (4, 2)]
 
@@ -154,7 +154,7 @@ def gradient(micros: list[MicroBatch]) -> Tensor:
 @pytest.mark.parametrize("room", [8192, 8])
 def test_the_gradient_of_a_forked_group_is_the_sum_over_its_segments(room: int) -> None:
     """Packed together or cut into microbatches, against each segment alone."""
-    chosen = select([forked_group()], config(advantage="fork_loo"), seed=0, step=1)
+    chosen = select([forked_group()], config(advantage="fork_loo"), seed=0)
     micros = pack(policy_examples(chosen.kept, chosen.advantages), tokens_per_microbatch=room)
     assert (len(micros) > 1) is (room == 8)
     alone = [micro for row in by_segment() for micro in pack([row], tokens_per_microbatch=8192)]
@@ -162,7 +162,7 @@ def test_the_gradient_of_a_forked_group_is_the_sum_over_its_segments(room: int) 
 
 
 def test_a_branch_shares_the_row_of_its_parent_and_comes_after_a_tool() -> None:
-    chosen = select([forked_group()], config(), seed=0, step=1)
+    chosen = select([forked_group()], config(), seed=0)
     (micro,) = pack(policy_examples(chosen.kept, chosen.advantages), tokens_per_microbatch=8192)
     behind = dict(zip(micro.names_S, torch.split(micro.after_tool_T, micro.targets_S), strict=True))
     assert {name.partition("t/")[2]: after.tolist() for name, after in behind.items()} == {
@@ -176,6 +176,6 @@ def test_a_branch_shares_the_row_of_its_parent_and_comes_after_a_tool() -> None:
 
 def test_a_tool_result_is_imitated_once() -> None:
     """The result before a fork is learned with the parent, that of the branch's call with the branch."""
-    chosen = select([forked_group()], config(), seed=0, step=1)
+    chosen = select([forked_group()], config(), seed=0)
     rows = policy_examples(chosen.kept, chosen.advantages, echo=1.0, bodies=lambda ids: [True] * len(ids))
     assert [row.num_echo for row in rows] == [2, 1, 0, 0]
