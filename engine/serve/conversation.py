@@ -233,7 +233,7 @@ class ServedConversation:
             self._new_parts.set_result(None)
 
 
-class RecordingTools:
+class RecordingTools(Tools):
     """A tool box of which a client sees every call. Implements `ToolBox` and, when open, `Tools`."""
 
     def __init__(self, box: ToolBox, recorder: RecordingEngine, *, max_tokens: int) -> None:
