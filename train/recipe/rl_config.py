@@ -155,8 +155,8 @@ class RlConfig(Section):
     fork_tokens: Expert[Tokens] = Field(
         0,
         ge=0,
-        description="most tokens that the branches of one rollout add in all, tool results included: each may add its "
-        "even share of those that width and depth allow, and is cut there; 0 = stages.max_response_tokens alone",
+        description="most tokens that all branches of one rollout add, tool results included: each may add its even "
+        "share, and is cut there; 0 = up to stages.max_response_tokens",
     )
     temperature: Expert[Temperature] = Field(1.0, gt=0, description="of the policy's sampling, and of its loss")
     lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")
