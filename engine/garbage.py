@@ -4,8 +4,6 @@ Every collection walks through the elements of all lists and tuples it looks at,
 thousands of ids. Reference counts free almost everything here at once; the collector is for cycles alone.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ A trajectory's key gives a 64-bit stream; the noise of a token is a hash of (str
 Source of the mixer: SplitMix64 (Steele, Lea, Flood 2014), used as a counter generator.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np
@@ -18,8 +16,8 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 def stream_of(key: TrajectoryKey, *, purpose: str = "tokens") -> int:
     """A 63-bit seed from every part of the key; equal keys give equal streams on every machine."""
-    name = f"{purpose}|{key.seed}|{key.step}|{key.task_id}|{key.sibling}".encode()
-    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") >> 1
+    name = f"{purpose}|{key.seed}|{key.step}|{key.task_id}|{key.sibling}" + (f"~{key.branch}" if key.branch else "")
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def uniforms(streams: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -284,6 +285,10 @@ class Failed:
 Outcome = Scored | Failed
 
 
+BRANCH = re.compile(r"[1-9]\d*\.[1-9]\d*(/[1-9]\d*\.[1-9]\d*)*")
+"""`TrajectoryKey.branch` of a branch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryKey:
     """Names one attempt. Sampling noise is a function of it and the token position (contract 4)."""
@@ -292,9 +297,33 @@ class TrajectoryKey:
     step: int
     task_id: str
     sibling: int
+    branch: str = ""
+    """Empty for a root; "3.1" of the first other continuation behind turn 3 of a root, "3.1/5.2" of the second
+    behind turn 5 of that one."""
 
     def __str__(self) -> str:
-        return f"s{self.step}/{self.task_id}/{self.sibling}"
+        return f"s{self.step}/{self.task_id}/{self.sibling}" + (f"~{self.branch}" if self.branch else "")
+
+    @property
+    def order(self) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """Sorts the trajectories of a group: roots by number, each before its branches."""
+        forks = self.branch.split("/") if self.branch else ()
+        return self.sibling, tuple(tuple(map(int, fork.split("."))) for fork in forks)
+
+    def behind(self, turn: int, number: int) -> TrajectoryKey:
+        """Return the key of its other continuation `number` (from 1) behind turn `turn` (from 1)."""
+        fork = f"{turn}.{number}"
+        return replace(self, branch=f"{self.branch}/{fork}" if self.branch else fork)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """Where a branch leaves its parent: the first `turns` turns and tokens [0, `start`) are the parent's."""
+
+    parent: str
+    """The parent's `TrajectoryKey.branch`."""
+    turns: int
+    start: int
 
 
 def logprob_column(values: Sequence[float | None] | LogProbs) -> LogProbs:
@@ -346,6 +375,8 @@ class Trajectory:
     starts: tuple[int, ...] = (0,)
     given: Given | None = None
     """The result of a foreign agent; None of the built-in turn loop."""
+    fork: Fork | None = None
+    """None of a root. `turns` and the columns of a branch hold the parent's part too, which the parent trains."""
 
     def __post_init__(self) -> None:
         """Convert sequences to columns. Raise ValueError for an invalid token id, or invalid starts."""
@@ -394,24 +425,33 @@ class Trajectory:
 
     @property
     def num_policy_tokens(self) -> int:
-        return sum(s.end - s.start for s in self.segments if s.origin is Origin.policy)
+        """The tokens that it sampled itself: of a branch, those behind its fork."""
+        own = 0 if self.fork is None else self.fork.start
+        return sum(s.end - s.start for s in self.segments if s.origin is Origin.policy and s.start >= own)
+
+    @property
+    def own_turns(self) -> tuple[Turn, ...]:
+        """The turns that it sampled itself: of a branch, those behind its fork."""
+        return self.turns if self.fork is None else self.turns[self.fork.turns :]
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
         return tuple(result for turn in self.turns for result in turn.results)
 
     def loss_mask(self) -> Mask:
-        """True on tokens the policy wrote, False on prompt and tool output; one entry per token."""
+        """True on tokens the policy wrote, False on prompt, tool output and a parent's part; one entry per token."""
         mask = np.zeros(len(self.ids), bool)
         for segment in self.segments:
             if segment.origin is Origin.policy:
                 mask[segment.start : segment.end] = True
+        if self.fork is not None:
+            mask[: self.fork.start] = False
         return mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Sibling trajectories of one task, generated together."""
+    """Sibling trajectories of one task, generated together: roots in order, each before its branches."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocstar.sandbox import proctree
-from rocstar.sandbox.command_line import number_option
 from rocstar.sandbox.extras import installed_flavours, left_out
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, SessionSandbox
 
@@ -165,19 +164,6 @@ async def bench(pool: SessionSandbox, names: Sequence[str], seconds: float) -> l
     finally:
         await session.close()
     return rows
-
-
-def add_bench_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "bench",
-        help="throughput and latency of this machine",
-        description="Measure throughput and latency of the sandbox.",
-    )
-    duration = number_option(math.ulp(0.0), 3600, "in (0, 3600] seconds", float)
-    parser.add_argument("--seconds", type=duration, default=20.0, help="duration (default 20)")
-    parser.add_argument("--stdlib-only", action="store_true", help="omit the programs that need numpy and sympy")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

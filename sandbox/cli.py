@@ -1,25 +1,22 @@
-"""`rocstar sandbox run`, `doctor`, `serve`, `mcp`, `worker` and `bench`.
-
-Exit status of `run`: the program's; 128 + N after signal N, as in a shell; 2 for an invalid command line or a
-failure of the sandbox; 130 after Ctrl-C.
-"""
+"""`rocstar sandbox run`, `doctor`, `serve`, `mcp`, `worker` and `bench`: verbs.toml has their options."""
 
 import argparse
 import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from rocstar.sandbox.bench import add_bench_parser
+from rocstar.sandbox import bench
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.command_line import CommandParser, parse_or_exit, print_status, run_command
-from rocstar.sandbox.extras import left_out
-from rocstar.sandbox.fabric.cli import add_worker_parser
+from rocstar.sandbox.command_line import CommandParser, add_options, parse_or_exit, print_status, run_command
+from rocstar.sandbox.extras import left_out, missing_extra_message, offered_flavours
+from rocstar.sandbox.fabric.cli import run_worker
+from rocstar.sandbox.http.listening import add_access_log_options, add_listening_options
 from rocstar.sandbox.http.printable import printable
-from rocstar.sandbox.service.cli import add_mcp_parser, add_serve_parser
 from rocstar.sandbox.types import DEFAULT_LIMITS, LIMIT_BOUNDS, ExecRequest, ExecResult, Limits, Status
 
 AUTO = "auto"
@@ -40,37 +37,33 @@ def build_parser() -> argparse.ArgumentParser:
         prog="rocstar sandbox", description="Run Python programs in isolation."
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    add_run(verbs)
-    doctor_verb = verbs.add_parser("doctor", help="show the active isolation, and the fix for missing layers")
-    doctor_verb.add_argument("--json", action="store_true", help="print JSON")
-    doctor_verb.add_argument(
-        "--attack", action="store_true", help="run the attack suite; fails if not all is contained"
-    )
-    doctor_verb.set_defaults(run=doctor)
-    add_serve_parser(verbs)
-    add_mcp_parser(verbs)
-    add_worker_parser(verbs)
-    add_bench_parser(verbs)
+    for name, entry in _TABLE.items():
+        verb = verbs.add_parser(name, help=entry["help"], description=entry.get("description"))
+        verb.set_defaults(run=_WORK[name])
+        if name == "run":
+            text = "packages imported before the program starts (default: %(default)s, by its imports)"
+            verb.add_argument("--flavour", choices=(AUTO, *FLAVOURS), default=AUTO, help=text)
+        elif name == "serve":
+            add_listening_options(verb, 8088)
+            add_access_log_options(verb)
+        elif name == "mcp":
+            add_listening_options(verb.add_argument_group("with --http"), 8089)
+        add_options(verb, entry["options"])
+        verb.set_defaults(**_machine_defaults(name))
     return parser
 
 
-def add_run(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = verbs.add_parser("run", help="run one program and print its output", description=__doc__)
-    parser.add_argument("file", help="the program, or - for standard input")
-    add = parser.add_argument
-    add(
-        "--flavour",
-        choices=(AUTO, *FLAVOURS),
-        default=AUTO,
-        help="packages imported before the program starts (default: %(default)s, by its imports)",
-    )
-    add("--wall-s", type=float, default=DEFAULT_LIMITS.wall_s, help="wall clock, seconds (default: %(default)s)")
-    add("--memory-bytes", type=int, default=DEFAULT_LIMITS.memory_bytes, help="address space (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="seed of the random modules")
-    parser.add_argument("--stdin", metavar="FILE", help="file with the program's standard input")
-    parser.add_argument("--allow-no-isolation", action="store_true", help="run even without a seccomp filter")
-    parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object")
-    parser.set_defaults(run=run)
+def _machine_defaults(verb: str) -> dict[str, Any]:
+    """Return the defaults of options that depend on the machine or on the limits."""
+    limits, offered = DEFAULT_LIMITS, offered_flavours()
+    flavours = {"flavours": ",".join(offered)}
+    defaults: dict[str, dict[str, Any]] = {
+        "run": {"wall_s": limits.wall_s, "memory_bytes": limits.memory_bytes},
+        "serve": flavours | {"file_bytes": limits.file_bytes, "files": limits.files},
+        "mcp": {"flavours": ",".join(name for name in offered if name != "cpp")},
+        "worker": flavours,
+    }
+    return defaults.get(verb, {})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -158,3 +151,29 @@ def attack(arguments: list[str]) -> int:
             return process.wait()
         except KeyboardInterrupt:
             return process.wait(ATTACK_END_S)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from rocstar.sandbox.service.serve import run
+
+    return run(options)
+
+
+def _serve_mcp(options: argparse.Namespace) -> int:
+    if missing := missing_extra_message("rocstar sandbox mcp", "mcp"):
+        raise ValueError(missing)
+    from rocstar.sandbox.service.model_context.server import run
+
+    return run(options)
+
+
+_TABLE: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("verbs.toml").read_text(encoding="utf-8"))
+_WORK: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "run": run,
+    "doctor": doctor,
+    "serve": _serve,
+    "mcp": _serve_mcp,
+    "worker": run_worker,
+    "bench": bench.run,
+}
+"""The work of each verb. A server is imported when it runs, so that `--help` stays fast."""

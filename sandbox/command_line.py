@@ -6,15 +6,16 @@ gone.
 
 import argparse
 import difflib
-import math
 import os
 import re
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from rocstar.sandbox.extras import shell_command
@@ -115,8 +116,35 @@ def number_option(low: float, high: float, what: str, kind: type[int] | type[flo
     return parse
 
 
-count_option = number_option(1, math.inf, "a count; give a whole number of at least 1")
-seconds_option = number_option(0, sys.float_info.max, "a time; give seconds", float)
+_TYPES: Mapping[str, type] = {"path": Path, "int": int, "float": float}
+
+
+def add_options(
+    parser: argparse._ActionsContainer,
+    options: Mapping[str, Mapping[str, Any]],
+    texts: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Add the options of a table by name.
+
+    An entry has the arguments of `add_argument`, with a name of _TYPES as `type`. Instead of a type it may have
+    `whole` or `real`: the name, the least and the greatest value of a number (`number_option`). Of the options with
+    the same `one_of` only one may be given. `texts`: replaces <NAME> in help.
+    """
+    groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
+    for name, entry in options.items():
+        arguments = dict(entry)
+        for key, kind in (("whole", int), ("real", float)):
+            if key in entry:
+                what, low, *high = arguments.pop(key)
+                arguments["type"] = number_option(low, high[0] if high else sys.float_info.max, what, kind)
+        if "type" in entry:
+            arguments["type"] = _TYPES[entry["type"]]
+        for mark, text in texts.items():
+            arguments["help"] = arguments["help"].replace(f"<{mark}>", text)
+        group = arguments.pop("one_of", None)
+        if group is not None and group not in groups:
+            groups[group] = parser.add_mutually_exclusive_group()
+        (parser if group is None else groups[group]).add_argument(name, **arguments)
 
 
 def format_error(error: BaseException, path: str | os.PathLike[str] = "") -> str:

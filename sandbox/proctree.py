@@ -5,8 +5,6 @@ ended child is included in its parent's cutime and cstime once the parent has re
 down to whole ticks (10 ms), so a reading is low by less than one tick per process and field.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass

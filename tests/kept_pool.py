@@ -8,8 +8,6 @@ has its own calls, places and protocol state. Runs in child processes and the te
 pools.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib

@@ -4,8 +4,6 @@ If all of them pass, the run succeeds, and its last lines name them as flaky. No
 error of collection, a crash of a test process, an interrupt, or more than MOST failures.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

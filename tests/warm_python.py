@@ -10,8 +10,6 @@ SIGKILL or SIGSTOP uses `WarmProcess`. The client waits for its child; if the cl
 session is killed. This process ends with the process that started it, and removes its folder.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

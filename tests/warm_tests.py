@@ -8,8 +8,6 @@ Here pytest collects once without running anything; a fork's pytest finds the im
 cannot be collected is forgotten, so that each fork tries it again and reports it.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -3,6 +3,7 @@
 A measure is SET/NAME:
 
     solved                    mean correctness of the attempts (avg@k)
+    recovered                 solved, of the attempts with a failed call in the first turn
     errors_in_correct         failed calls per call of correct attempts
     errors                    failed calls per call of all attempts
     errors_first, _after_ok, _after_error
@@ -45,9 +46,8 @@ def measures(attempts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the measures of one set; a share without any call is 0."""
     n: Counter[str] = Counter()
     for attempt in attempts:
-        n["attempts"] += 1
-        n["solved"] += attempt["outcome"].get("is_correct", False)
-        n["misformed"] += attempt["num_answers"] != 1
+        is_correct = attempt["outcome"].get("is_correct", False)
+        n.update(attempts=1, solved=is_correct, misformed=attempt["num_answers"] != 1)
         lead = "first"
         for turn in attempt["turns"]:
             length = turn["end"] - turn["start"]
@@ -56,11 +56,10 @@ def measures(attempts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
             n["tokens"] += length
             n[f"tokens_{lead if turn['calls'] else 'answer'}"] += length
             n[f"failed_{lead}"] += failed
-            n["calls"] += len(calls)
-            n["failed"] += failed
-            if attempt["outcome"].get("is_correct", False):
-                n["calls_correct"] += len(calls)
-                n["failed_correct"] += failed
+            for kind in ("", "_correct")[: 1 + is_correct]:
+                n[f"calls{kind}"] += len(calls)
+                n[f"failed{kind}"] += failed
+                n[f"fallen{kind}"] += bool(lead == "first" and failed)
             lead = "after_error" if failed else "after_ok"
     per_token = {
         f"errors_{lead}": 1000 * n[f"failed_{lead}"] / max(1, n[f"tokens_{lead}"])
@@ -68,6 +67,7 @@ def measures(attempts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     }
     return {
         "solved": n["solved"] / max(1, n["attempts"]),
+        "recovered": n["fallen_correct"] / max(1, n["fallen"]),
         "errors_in_correct": n["failed_correct"] / max(1, n["calls_correct"]),
         "errors": n["failed"] / max(1, n["calls"]),
         **per_token,

@@ -7,8 +7,6 @@
 A template for which these equations fail is refused with the difference between the two sides.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence

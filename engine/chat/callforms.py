@@ -12,8 +12,6 @@ A tag within a string of a call is text. Ambiguous calls are not guessed: a repe
 JSON cannot represent, makes a call malformed. A tag without a call after it is a mention.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math

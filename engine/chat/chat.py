@@ -8,8 +8,6 @@ the rest of `end`, the tool results and the next lead. `opening` is text the tem
 Content is data: a special token written inside it (by a program, a dataset) is encoded as plain text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -6,9 +6,9 @@ A policy learns the form that its prompt shows and that the cold start writes. I
 every call would be malformed without a message.
 """
 
-from __future__ import annotations
-
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rocstar.engine.chat.boundaries import Boundaries, ChatError, Rendering
@@ -36,24 +36,7 @@ _CODES = (
     "# \u00e9 \u4e2d \u2028 \U0001f600",
     'print("a</tool_call>b", "</parameter>", "<tool_call>", "]")',
 )
-_AROUND_TOOLS = {"<|tool_list_start|>": "lfm", "[AVAILABLE_TOOLS]": "mistral"}
-_FOREIGN = {
-    "<\uff5ctool\u2581call": "DeepSeek's",
-    "<|tool_calls_section_begin|>": "Kimi K2's",
-    "<arg_key>": "GLM 4's",
-    "<invoke name=": "MiniMax M2's and Anthropic's",
-    "<|channel|>": "Harmony, gpt-oss's",
-    "<|action_start|>": "InternLM's",
-    "<|START_ACTION|>": "Command R's",
-    "<seed:tool_call>": "Seed-OSS's",
-    "<TOOLCALL>": "Nemotron Nano 2's",
-    "<start_function_call>": "FunctionGemma's",
-    "<tool_calls>": "Hunyuan's",
-    "<|tool_call|>": "Phi-4-mini's and Granite's",
-    "<function=": "Llama 3's custom functions",
-    "```json": "a JSON block",
-    "```tool_code": "a Python block, Gemma 3's",
-}
+_MARKS = tomllib.loads(Path(__file__).with_name("readback.toml").read_text(encoding="utf-8"))
 
 
 def find_call_form(text: Rendering, tools: Sequence[Mapping[str, Any]], boundaries: Boundaries) -> str | None:
@@ -70,7 +53,7 @@ def find_call_form(text: Rendering, tools: Sequence[Mapping[str, Any]], boundari
     written = [turn_text(text, _turn(calls), tools, boundaries) for calls in asked]
     if not any(_NAME in one for one in written):
         prompt = text([_USER], tools)
-        return next((form for tag, form in _AROUND_TOOLS.items() if tag in prompt), None)
+        return next((form for tag, form in _MARKS["around_tools"].items() if tag in prompt), None)
     both = [_call({"code": _CODES[0], "input": "2"}), _call({"code": _CODES[1]})]
     try:
         written.append(turn_text(text, _turn(both), tools, boundaries))
@@ -118,7 +101,7 @@ def difference(written: str, calls: Sequence[Mapping[str, Any]], form: TurnForm,
 
 
 def _refusal(written: Sequence[str], asked: Sequence[Sequence[Mapping[str, Any]]], schemas: Schemas) -> str:
-    foreign = next((name for mark, name in _FOREIGN.items() if mark in written[0]), None)
+    foreign = next((name for mark, name in _MARKS["foreign"].items() if mark in written[0]), None)
     forms = [TurnForm(calls=name) for name in FORMS]
     reads = [form for form in forms if difference(written[0], asked[0], form, schemas) is None]
     if reads:

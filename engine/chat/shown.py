@@ -7,8 +7,6 @@ not leave out:
     the text   the messages as they are: their texts occur, in order?          asked of every conversation
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

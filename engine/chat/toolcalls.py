@@ -9,8 +9,6 @@ it is neither executed nor judged, unless `TurnForm.skips_thoughts` is off. `<re
 is not a thought: its policy calls tools inside it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

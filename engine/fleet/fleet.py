@@ -25,6 +25,7 @@ from rocstar.engine.inference import base
 from rocstar.engine.inference.weights import WeightSource
 from rocstar.engine.scheduling.events import Drop, Event, Grant, Left, Refuse, Submitted, TurnEnded, TurnReady
 from rocstar.engine.scheduling.schedule_state import SchedulingPolicy
+from rocstar.engine.types import BRANCH
 
 __all__ = ["Fleet", "FleetCounts", "FleetLimits", "Restart", "SendToAll"]
 
@@ -212,6 +213,11 @@ class Fleet:
         if len(self.replicas.slots) == 1:
             self.replicas.slots[0].replica.join(request_ids)
 
+    def branch(self, request_id: str, branches: Sequence[str]) -> None:
+        """As `join`: a branch may run on another replica than its parent."""
+        if len(self.replicas.slots) == 1 and isinstance(replica := self.replicas.slots[0].replica, base.TakesBranches):
+            replica.branch(request_id, branches)
+
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         """The scheduler's grant counts, and then the replica's own."""
 
@@ -246,7 +252,7 @@ class Fleet:
             self._tell(
                 Submitted(
                     traj=request_id,
-                    group=request_id.rpartition("/")[0] or request_id,
+                    group=group_of(request_id),
                     stage=self.stage,
                     prompt_tokens=prompt_tokens,
                     max_tokens=max_new_tokens,
@@ -388,6 +394,12 @@ class Fleet:
         if self.replicas.hopeless:
             for state in self._states.values():
                 state.fail(_no_replica())
+
+
+def group_of(name: str) -> str:
+    """Return the group of a trajectory by its name (`TrajectoryKey.__str__`), of a branch its root's."""
+    root, _, branch = name.rpartition("~")
+    return (root if root and BRANCH.fullmatch(branch) else name).rpartition("/")[0] or name
 
 
 def _no_replica() -> base.InferenceError:

@@ -7,8 +7,6 @@
 under way. Only turns wait for a replica that is down.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -7,8 +7,6 @@ Nobody waits here: every decision follows an event, and nothing is polled. Two h
 (engine/fleet/fleet.py) and the flight simulator (engine/sim/).
 """
 
-from __future__ import annotations
-
 from rocstar.engine.scheduling import events
 from rocstar.engine.scheduling.schedule_state import (
     Phase,

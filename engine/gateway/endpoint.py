@@ -6,8 +6,6 @@
 An answer is delivered when its last byte was written. A client that disconnects earlier may ask again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -7,8 +7,6 @@ A node is one sampled turn. Text is never tokenised where ids exist: the ids of 
 was given and sampled. The harness's edit of a sampled message opens a root and is neither continued nor trained.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from array import array

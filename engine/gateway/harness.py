@@ -7,8 +7,6 @@ The record of an attempt is made from its requests: the calls of a turn are thos
 results the tool messages of later requests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable

@@ -7,8 +7,6 @@ Two messages with the same `key` are one message: harnesses re-serialise the arg
 the ids of calls, drop reasoning and change whitespace at the ends of texts when they send the history again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -7,8 +7,6 @@ The program has the rights of this user: it is trusted as the recipe is. Its who
 attempt.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -6,8 +6,6 @@ Serving therefore runs the same turn loop as training. Recording adds no waiting
 generation or tool call immediately, including the sandbox's child; the record keeps the text so far.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ A session samples as the run does: other wishes of a client (temperature, seed) 
 Limits end it with closing answers, which nothing records: agents do not keep their own step limits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import hashlib

@@ -6,8 +6,6 @@ Each stage holds back only text that may become something else: the rest of a ch
 stop sequence or of a tag. The output does not depend on the chunks of the input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache

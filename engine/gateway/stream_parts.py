@@ -5,8 +5,6 @@
 A response that is sent whole has the same parts as a streamed one, so both are equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any, Literal, NamedTuple

@@ -12,8 +12,6 @@ Conventions, with the package where each was read:
     exit code 1, exited with code 1       of shells, on a line of its own
 """
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -177,6 +177,16 @@ class TellsTokens(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesBranches(Protocol):
+    """An engine that copies the KV of a trajectory for its branches. Another finds the equal prefix itself, or
+    computes it again."""
+
+    def branch(self, request_id: str, branches: Sequence[str]) -> None:
+        """`branches` are about to continue the present tokens of `request_id`. In lockstep they join."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptScores:
     """How likely given ids are: an entry per id behind the first, which has nothing before it.

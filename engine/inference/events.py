@@ -6,8 +6,6 @@ The reader waits for the first bytes as long as its caller allows, and for more 
 time.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Callable
 

@@ -9,8 +9,6 @@ the whole tree is known by walking it. The server gets SIGKILL from the kernel i
 Exit status: the command's, or 128 + signal. Standard library only: it is run by path, alone.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

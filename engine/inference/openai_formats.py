@@ -18,8 +18,6 @@ A choice gives the same ids complete or streamed:
 A complete choice is a stream of one piece.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Another node over HTTP. Whatever goes wrong there is a NodeError; the caller sets the deadlines."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import AsyncIterator

@@ -14,8 +14,6 @@ A node without groups takes one even if it does not fit. Lengths are predicted b
 response limit. nodes.py drives this state machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ ordered again since, or a service that ends, 429 too many groups, 504 the order'
 also printed on stderr.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -7,8 +7,6 @@ A frame names its sibling, which must match the order; its task is the order's. 
 may contain half of a surrogate pair, which UTF-8 cannot encode.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -176,12 +176,13 @@ def working(
 
 
 @contextlib.contextmanager
-def attempting(name: str) -> Iterator[None]:
-    """Count the trajectory `name` as running in the block, and as ended after it."""
+def attempting(name: str, *, is_branch: bool = False) -> Iterator[None]:
+    """Count the trajectory `name` as running in the block, and as ended after it; a branch is one more of all."""
     attempts = _ATTEMPTS.get()
     if attempts is None:
         yield
         return
+    attempts.total += bool(attempts.total and is_branch)
     now = attempts.clock()
     attempts.running[name] = RunningAttempt(name=name, since=now, moved=now)
     try:

@@ -7,8 +7,6 @@ Both threads only read. The boards change meanwhile, so they take copies, and no
 to wait for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

@@ -43,7 +43,7 @@ from rocstar.engine.record.json_record import (
     encode_task,
     encode_turn,
 )
-from rocstar.engine.types import FinishReason, Origin, Segment, Task, Trajectory, TrajectoryKey, VersionSpan
+from rocstar.engine.types import BRANCH, FinishReason, Origin, Segment, Task, Trajectory, TrajectoryKey, VersionSpan
 
 MAGIC = b"rTj2"
 MAX_PARTS = 16
@@ -80,7 +80,7 @@ def encode_frame(trajectory: Trajectory, texts: Sequence[str] = ()) -> bytes:
         texts: the text of each segment, for readers without a tokenizer.
     """
     t = trajectory
-    key = [t.key.seed, t.key.step, t.key.task_id, t.key.sibling]
+    key = [t.key.seed, t.key.step, t.key.task_id, t.key.sibling, *([t.key.branch] if t.key.branch else [])]
     fields = {
         "segments": [[s.start, s.end, s.origin.value] for s in t.segments],
         "texts": list(texts),
@@ -167,10 +167,13 @@ def _parts(frame: bytes) -> list[memoryview]:
 def _key_of(part: memoryview) -> TrajectoryKey:
     if len(part) > MAX_KEY_BYTES:
         raise FrameError(f"a key of {len(part)} bytes")
-    seed, step, task_id, sibling = json.loads(bytes(part))
+    seed, step, task_id, sibling, *branches = json.loads(bytes(part))
     if not isinstance(task_id, str) or not all(type(one) is int for one in (seed, step, sibling)):
         raise FrameError("the key is not numbers and a task's id")
-    return TrajectoryKey(seed=seed, step=step, task_id=task_id, sibling=sibling)
+    branch = "".join(branches)
+    if branch and not BRANCH.fullmatch(branch):
+        raise FrameError(f"{branch!r:.40} names no branch")
+    return TrajectoryKey(seed=seed, step=step, task_id=task_id, sibling=sibling, branch=branch)
 
 
 def _parse_json(part: memoryview) -> dict[str, Any]:

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from rocstar.engine.plain_json import from_plain, to_plain
 from rocstar.engine.types import (
     Failed,
     FinishReason,
+    Fork,
     Given,
     Origin,
     Outcome,
@@ -79,7 +82,7 @@ def record_of(
         "finish_reason": t.finish_reason.value,
         **encode_judgement(t.outcome, verdict),
         "advantage": advantage if isinstance(advantage, float | int | None) else list(advantage),
-        "seed": [t.key.seed, t.key.step, t.key.sibling],
+        "seed": [t.key.seed, t.key.step, t.key.sibling, *([t.key.branch] if t.key.branch else [])],
         "num_answers": num_answers,
         **encode_rest(t),
     }
@@ -91,16 +94,18 @@ def encode_rest(t: Trajectory) -> dict[str, Any]:
         **({} if t.times is None else {"times": encode_times(t.times)}),
         **({} if t.starts == (0,) else {"starts": list(t.starts)}),
         **({} if t.given is None else {"given": asdict(t.given)}),
+        **({} if t.fork is None else {"fork": asdict(t.fork)}),
     }
 
 
 def decode_rest(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return these fields of a record, as arguments of `Trajectory`."""
-    given = record.get("given")
+    given, fork = record.get("given"), record.get("fork")
     return {
         "times": decode_times(record.get("times")),
         "starts": tuple(record.get("starts", (0,))),
         "given": None if given is None else Given(**given),
+        "fork": None if fork is None else Fork(**fork),
     }
 
 
@@ -171,10 +176,10 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
     """
     if record.get("v") != VERSION:
         raise ValueError(f"record version {record.get('v')!r}; this reads version {VERSION}")
-    seed, step, sibling = record["seed"]
+    seed, step, sibling, *branch = record["seed"]
     task = decode_task(record["task"])
     return Trajectory(
-        key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling),
+        key=TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=sibling, branch="".join(branch)),
         task=task,
         ids=record["ids"],
         logprobs=record["logprobs"],
@@ -187,6 +192,21 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         outcome=decode_outcome(record["outcome"]),
         **decode_rest(record),
     )
+
+
+def check_branches(trajectories: Sequence[Trajectory]) -> None:
+    """Raise ValueError if a branch among the trajectories of a group does not begin as its parent does."""
+    known = {(t.key.sibling, t.key.branch): t for t in trajectories}
+    for t in trajectories:
+        if (fork := t.fork) is None:
+            if t.key.branch:
+                raise ValueError(f"{t.key} does not say where it leaves its parent")
+            continue
+        parent = known.get((t.key.sibling, fork.parent))
+        if parent is None or not t.key.branch.startswith(f"{fork.parent}/" if fork.parent else f"{fork.turns}."):
+            raise ValueError(f"{t.key} has no parent here: it names {fork.parent!r}")
+        if not (0 < fork.start <= len(t.ids) and np.array_equal(t.ids[: fork.start], parent.ids[: fork.start])):
+            raise ValueError(f"{t.key} and its parent differ before token {fork.start}")
 
 
 def decode_task(told: Mapping[str, Any]) -> Task:

@@ -29,19 +29,19 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 
-from rocstar.engine.record.columns import HEAD, Framed, FrameError, decode_frame, frame_json, frame_size
+from rocstar.engine.record.columns import HEAD, Framed, FrameError, decode_frame, frame_json, frame_key, frame_size
 from rocstar.engine.record.compression import MAX_PART_BYTES
 from rocstar.engine.record.files import INDEX, whole_file
 from rocstar.engine.record.json_record import RecordError, Verdict, record_of
 from rocstar.engine.types import HIDDEN, Scored, Span, Task, Trajectory, TrajectoryTimes
 
 VERSION = 2
-INDEX_VERSION = 3
-"""Version 2 had no families and no times; it is still read."""
+INDEX_VERSION = 4
+"""Version 2 had no families and no times, version 3 no branches; both are still read."""
 _FRAMES_MAGIC, _INDEX_MAGIC = b"rcsFram\n", b"rcsIndx\n"
 STEP_HEAD = struct.Struct("<8sI")
 MAX_ABOUT_BYTES = 1 << 20
-NAME_BYTES = 40
+NAME_BYTES, BRANCH_BYTES = 40, 24
 
 _ROW_OF_2: Final = [
     ("offset", "<u8"), ("size", "<u4"),
@@ -53,15 +53,17 @@ _ROW_OF_2: Final = [
     ("bucket", "u1"), ("kept", "?"), ("is_correct", "?"), ("is_truncated", "?"), ("hidden", "?"),
     ("reward", "<f8"), ("penalty_error", "<f8"), ("penalty_format", "<f8"), ("advantage", "<f8"),
 ]  # fmt: skip
-ROW = np.dtype([
+_ROW_OF_3: Final = [
     *_ROW_OF_2,
     ("family", "<u2"), ("began", "<f8"), ("seconds", "<f4"), ("writing_s", "<f4"), ("tools_s", "<f4"),
-])  # fmt: skip
+]  # fmt: skip
+ROW = np.dtype([*_ROW_OF_3, ("branch", f"S{BRANCH_BYTES}")])
 """One trajectory. `task` is `task_number` of its id, of which `name` has the first bytes; a number that is
 not there (the reward of a trajectory that failed) is NaN. `advantages`: so many there are where each token
 has its own, from `first_advantage` on; 0 where `advantage` is that of all. `family` is a place in
 `StepFile.families`. `began` is in seconds since 1970; of its `seconds` the policy was asked for `writing_s`
-and its tools for `tools_s`; NaN where no times are known."""
+and its tools for `tools_s`; NaN where no times are known. `branch` is that of its key, or the beginning of it."""
+_ROWS: Final = {2: np.dtype(_ROW_OF_2), 3: np.dtype(_ROW_OF_3), INDEX_VERSION: ROW}
 MOST_FAMILIES: Final = 256
 """Tasks of a step that come from more places than these have no family in the index."""
 FAMILY_CHARS: Final = 100
@@ -134,6 +136,8 @@ class FrameFile:
             self.end = self._file.tell()
         else:
             self.places = list(complete_frames(self.path))
+            while self.places and _is_branch(self.places[-1]):  # a root ends its attempt, which was torn
+                self.places.pop()
             self.end = self.places[-1].offset + self.places[-1].size if self.places else begin
         self._file.seek(self.end)
         self._file.truncate()
@@ -167,6 +171,7 @@ class FrameFile:
         """Write the index of a judged step. Frames in another file are copied here first."""
         local = [one.place for one in judged]
         abroad = [k for k, place in enumerate(local) if place.path != self.path]
+        abroad.sort(key=lambda k: judged[k].trajectory.fork is None)
         for k, place in zip(abroad, self.append([local[k].read() for k in abroad]), strict=True):
             local[k] = place
         rows = np.zeros(len(judged), ROW)
@@ -188,6 +193,7 @@ class FrameFile:
                 _number(given),
                 families.get(one.trajectory.task.source[:FAMILY_CHARS], 0),
                 *_times(one.trajectory.times),
+                one.trajectory.key.branch.encode()[:BRANCH_BYTES],
             )
             advantages.append(own)
             num_advantages += len(own)
@@ -259,7 +265,7 @@ class StepFile:
         index = path.with_suffix(INDEX)
         try:
             with index.open("rb") as file:
-                about = read_head(file, index, _INDEX_MAGIC, (2, INDEX_VERSION))
+                about = read_head(file, index, _INDEX_MAGIC, tuple(_ROWS))
                 _check_index(about, index)
                 self.rows: npt.NDArray[Any] = _read_rows(file, about)
                 self._advantages: npt.NDArray[Any] = np.fromfile(file, "<f8", about["advantages"])
@@ -319,8 +325,9 @@ class StepFile:
             raise RecordError(f"{self.path}: trajectory {row}: {error}") from None
 
     def find(self, task_id: str, sibling: int) -> int | None:
-        """The row of an attempt; None if it is not here."""
-        hits = (self.rows["task"] == task_number(task_id)) & (self.rows["sibling"] == sibling)
+        """The row of an attempt, not of its branches; None if it is not here."""
+        of_task = self.rows["task"] == task_number(task_id)
+        hits = of_task & (self.rows["sibling"] == sibling) & (self.rows["branch"] == b"")
         found = np.flatnonzero(hits)
         return int(found[0]) if len(found) else None
 
@@ -337,6 +344,13 @@ class StepFile:
             return place.read()
         except FileNotFoundError:
             raise RecordError(f"{self.path}: is not there, its index is") from None
+
+
+def _is_branch(place: FramePlace) -> bool:
+    try:
+        return bool(frame_key(place.read()).branch)
+    except FrameError:
+        return False
 
 
 def complete_frames(path: Path, about: Mapping[str, Any] | None = None) -> Iterator[FramePlace]:
@@ -375,7 +389,7 @@ def _check_index(about: Mapping[str, Any], path: Path) -> None:
     rows, advantages = about.get("rows"), about.get("advantages")
     if type(rows) is not int or type(advantages) is not int or rows < 0 or advantages < 0:
         raise RecordError(f"{path}: its head has no numbers of rows and advantages")
-    row_bytes = (ROW if about["v"] == INDEX_VERSION else np.dtype(_ROW_OF_2)).itemsize
+    row_bytes = _ROWS[about["v"]].itemsize
     if rows * row_bytes + advantages * 8 > path.stat().st_size:
         raise RecordError(f"{path}: claims {rows} rows, more than it holds")
     names = [about.get("buckets"), about.get("families", [])]
@@ -400,14 +414,15 @@ def _check_rows(rows: npt.NDArray[Any], about: Mapping[str, Any], path: Path) ->
 
 
 def _read_rows(file: BinaryIO, about: Mapping[str, Any]) -> npt.NDArray[Any]:
+    old = np.fromfile(file, _ROWS[about["v"]], about["rows"])
     if about["v"] == INDEX_VERSION:
-        return np.fromfile(file, ROW, about["rows"])
-    old = np.fromfile(file, np.dtype(_ROW_OF_2), about["rows"])
+        return old
     rows = np.zeros(len(old), ROW)
     for column in old.dtype.names or ():
         rows[column] = old[column]
-    for column in ("began", "seconds", "writing_s", "tools_s"):
-        rows[column] = math.nan
+    if about["v"] == 2:
+        for column in ("began", "seconds", "writing_s", "tools_s"):
+            rows[column] = math.nan
     return rows
 
 

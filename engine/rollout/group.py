@@ -1,6 +1,6 @@
-"""Sibling trajectories of one task, rolled out concurrently.
+"""Sibling trajectories of one task, rolled out concurrently, and their branches (forks.py).
 
-The group waits for all its siblings. A failed sibling is data, not an exception; any other exception is a
+The group waits for all of them. A failed sibling is data, not an exception; any other exception is a
 bug and cancels the group.
 """
 
@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rocstar.engine.inference.base import InferenceError
+from rocstar.engine.rollout.forks import Branches, ForkRule
 from rocstar.engine.rollout.rollout import Agent, Draft, run_trajectory
 from rocstar.engine.types import Group, Task, Trajectory, TrajectoryKey
 from rocstar.engine.waits import waiting
@@ -34,12 +35,16 @@ async def run_group(
     first: int = 0,
     granted: Callable[[], None] = lambda: None,
     attempt: Callable[..., Coroutine[Any, Any, Trajectory]] = run_trajectory,
+    forks: ForkRule | None = None,
     unneeded: Unneeded | None = None,
 ) -> Group:
     """Roll out `size` siblings of `task`, from number `first` on.
 
-    granted: as of each trajectory. attempt: rolls out one, with the arguments of `run_trajectory`. unneeded: asked
-    when a sibling ends; those that it names end early.
+    Args:
+        granted: as of each sibling.
+        attempt: rolls out one, with the arguments of `run_trajectory`.
+        forks: where they fork; None: nowhere.
+        unneeded: asked when a sibling ends; those that it names end early. Not with forks.
     """
     keys = [TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=k) for k in range(first, first + size)]
     agent.inference.join([str(key) for key in keys])
@@ -47,8 +52,12 @@ async def run_group(
     if unneeded is not None:
         run_one = partial(_run_watched, run_one, unneeded, [], {}, keys)
     async with asyncio.TaskGroup() as siblings:
-        running = [siblings.create_task(run_one(key)) for key in keys]
-    return Group(task=task, trajectories=tuple(sibling.result() for sibling in running))
+        branches = None if forks is None else Branches(forks, agent, siblings)
+        more = {} if branches is None else {"answered": branches.answered}
+        running = [siblings.create_task(run_one(key, **more)) for key in keys]
+    running += [] if branches is None else branches.running
+    trajectories = sorted((one.result() for one in running), key=lambda t: t.key.order)
+    return Group(task=task, trajectories=tuple(trajectories))
 
 
 async def _run_watched(

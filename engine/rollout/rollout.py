@@ -13,7 +13,8 @@ before the judge, in every case. Its clock runs from its first grant (clock.py).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -37,6 +38,7 @@ from rocstar.engine.types import (
     Attempt,
     Failed,
     FinishReason,
+    Fork,
     Given,
     Origin,
     Outcome,
@@ -210,7 +212,10 @@ class Agent(Policy):
         granted: called once, when its clock starts, or when it ends without. begun: called with it at once.
         """
         request_id = str(key)
-        with attempting(request_id), TrajectoryClock(self.limits.timeout_s, granted) as clock:
+        with (
+            attempting(request_id, is_branch=bool(key.branch)),
+            TrajectoryClock(self.limits.timeout_s, granted) as clock,
+        ):
             draft = Draft(policy=self, task=task, key=key, clock=clock, is_dialogue=self.counterpart is not None)
             begun(draft)
             self.inference.on_grant(request_id, clock.start)
@@ -266,6 +271,9 @@ class Draft(GenerationBuilder):
     """The result of a foreign agent or an environment."""
     episode: OpenEpisode | None = None
     """The prompt and tools of a task of an environment. The calls of its last turn are answered, too."""
+    fork: Fork | None = None
+    num_forks: int = 0
+    """On the path to here, this attempt's own and its parents'."""
     is_unneeded: bool = False
     """The policy writes no more turns for it."""
 
@@ -303,6 +311,16 @@ class Draft(GenerationBuilder):
         start = len(self.ids)
         self.add(ids, [None] * len(ids))
         self.segments.append(Segment(start=start, end=len(self.ids), origin=origin))
+
+    def follow(self, trunk: Draft) -> None:
+        """Begin with all of `trunk` so far, of which no time is this attempt's."""
+        self.ids, self.logprobs, self.spans = [*trunk.ids], [*trunk.logprobs], [*trunk.spans]
+        self.segments, self.cached_tokens = [*trunk.segments], trunk.cached_tokens
+        for turn in trunk.turns:
+            self.turns.append(replace(turn, results=tuple(replace(result, ran=None) for result in turn.results)))
+            self.written.append(Span(0.0, 0.0))
+        self.num_forks = trunk.num_forks
+        self.fork = Fork(parent=trunk.key.branch, turns=len(trunk.turns), start=len(trunk.ids))
 
     def answer(self, reply: tuple[ToolResult, ...] | str | None) -> None:
         """Answer the last turn: a result for each of its calls, or the user's next message; None ends it."""
@@ -353,6 +371,7 @@ class Draft(GenerationBuilder):
             ),
             starts=tuple(self.starts),
             given=self.given,
+            fork=self.fork,
         )
 
 
@@ -367,6 +386,10 @@ async def grade(judge: Judge, draft: Draft) -> Outcome:
     return draft.outcome
 
 
+Answered = Callable[[Draft, Tools], Awaitable[None]]
+"""Called at every turn that was answered and is not the last."""
+
+
 async def run_trajectory(
     agent: Agent,
     task: Task,
@@ -374,10 +397,12 @@ async def run_trajectory(
     *,
     granted: Callable[[], None] = lambda: None,
     begun: Callable[[Draft], None] = lambda draft: None,
+    answered: Answered | None = None,
+    opening: AbstractAsyncContextManager[Tools] | None = None,
 ) -> Trajectory:
     """Roll out one attempt. Never raises for a failure of inference, sandbox or judge: that is data.
 
-    granted, begun: as of `Agent.attempt`.
+    granted, begun: as of `Agent.attempt`. answered: not of a foreign agent. opening: of its tools; None: the agent's.
     """
     async with agent.attempt(task, key, granted=granted, begun=begun) as draft:
         if (place := place_of(task, agent.environments)) is not None:
@@ -386,10 +411,13 @@ async def run_trajectory(
         if harness is not None and agent.counterpart is None and agent.functions is None:
             await harness.converse(agent, draft)
         else:
-            async with agent.tools.open(seed=draft.tool_seed) if place is None else place.open(task, key) as tools:
+            own = agent.tools.open(seed=draft.tool_seed) if place is None else place.open(task, key)
+            async with opening or own as tools:
                 draft.episode = tools if isinstance(tools, OpenEpisode) else None
                 while await agent.sample(draft) is not None:
                     draft.answer(await agent.reply(draft, tools))
+                    if answered is not None and draft.finish is None:
+                        await answered(draft, tools)
                 if draft.episode is not None:
                     async with draft.clock.waiting(draft.name, "its environment", kind="tool"):
                         draft.given = Given(reward=await draft.episode.reward())

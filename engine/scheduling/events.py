@@ -6,8 +6,6 @@ One trajectory's life:  Submitted, (TurnReady, <Grant>, [Preempted ...], TurnEnd
 Tokens are counted in KV slots: a context of n tokens holds n of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

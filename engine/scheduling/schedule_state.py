@@ -8,8 +8,6 @@ lives on an up replica; a replica's resident tokens are the sum of the contexts 
 there, and each trajectory lives on at most one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum

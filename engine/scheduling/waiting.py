@@ -8,8 +8,6 @@ fits nowhere. An expected length changes with every sibling's turn, so a group i
 rank, and an entry whose rank is not its group's any more is stale.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field

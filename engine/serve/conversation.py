@@ -8,8 +8,6 @@ The writer waits for parts; the choices wait for the engine and their tools, nev
 parts are buffered here; the limits of the conversation bound them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -235,7 +233,7 @@ class ServedConversation:
             self._new_parts.set_result(None)
 
 
-class RecordingTools:
+class RecordingTools(Tools):
     """A tool box of which a client sees every call. Implements `ToolBox` and, when open, `Tools`."""
 
     def __init__(self, box: ToolBox, recorder: RecordingEngine, *, max_tokens: int) -> None:

@@ -7,8 +7,6 @@
 A request waits for its conversation; a stream waits for its client, `write_timeout_s` at most per write.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time

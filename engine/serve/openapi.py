@@ -3,8 +3,6 @@
 routes.toml has an entry per route of the router; a test compares them and sends every example.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Sequence

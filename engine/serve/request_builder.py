@@ -7,8 +7,6 @@
 Nothing starts here: a request becomes a `ConversationOrder`, or a RequestError that names the field.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

@@ -11,8 +11,6 @@ At most `THREADS` jobs run and `MAX_WAITING` wait, each for `WORK_S` at most. A 
 so `RequestLimits` bounds the work of each.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor

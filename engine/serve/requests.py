@@ -3,8 +3,6 @@
 schemas.json describes them; a test compares the described fields with those that are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Fields that OpenAI does not define are ignored by its clients: `server_tool_even
 `server_tool_events` in a message, `rocstar` beside the choices, `tool_tokens` and `turns` in `usage`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -6,8 +6,6 @@
 A session belongs to the owner of its first request; the key of another owner's session names another session.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import secrets

@@ -4,8 +4,6 @@ sockets ──> Endpoint in a TaskGroup ──SIGTERM, SIGINT──> no new requ
                                           └─ a second signal, or the drain timeout: active ones are stopped
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

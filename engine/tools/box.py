@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from rocstar.engine.tools.tool import BadArguments, Tool, ToolContext, ToolError, ToolFailure, ToolOutput
@@ -24,6 +25,7 @@ from rocstar.sandbox.types import Sandbox, SandboxError, SessionSandbox, Status
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 10.0
+BRANCH_TIMEOUT_S = 30.0
 GRACE_S = 1.0
 """How long a cancelled call may take to end."""
 LATE_S = 0.1
@@ -38,6 +40,13 @@ class Tools(Protocol):
     async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
         """Results in the order of the calls, which are those of the `turn`-th turn, counted from 1."""
         ...
+
+    def branch(self, *, seed: int) -> AbstractAsyncContextManager[Tools] | None:
+        """Return the tools of a branch, to be entered while no call runs; None if a session cannot be copied.
+
+        `seed` is the branch's, as of `ToolBox.open`.
+        """
+        return None
 
 
 class ToolBox(Protocol):
@@ -84,14 +93,8 @@ class Dispatcher:
 
     @asynccontextmanager
     async def open(self, *, seed: int) -> AsyncIterator[Tools]:
-        opened = _Opened(self, seed)
-        try:
+        async with _Opened(self, seed) as opened:
             yield opened
-        except BaseException:  # raise the error that ended the trajectory, not a later one of its tools
-            await opened.close()
-            raise
-        if failure := await opened.close():
-            raise failure
 
     def read(self, call: ToolCall, index: int) -> _Accepted | ToolResult:
         """The `index`-th call of a turn with its tool, or the refusal the policy reads."""
@@ -124,13 +127,33 @@ class _Accepted:
     arguments: Mapping[str, Any]
 
 
-class _Opened:
-    """The tools of one trajectory and their sessions."""
+class _Opened(Tools):
+    """The tools of one trajectory and their sessions, which end with the block."""
 
     def __init__(self, box: Dispatcher, seed: int) -> None:
         self._box, self._seed = box, seed
         self._opened = asyncio.get_running_loop().time()
         self._sessions: dict[str, tuple[Tool, Any]] = {}
+
+    async def __aenter__(self) -> _Opened:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failure = await self.close()
+        if failure is not None and error is None:  # else the error that ended the trajectory is raised
+            raise failure
+
+    def branch(self, *, seed: int) -> AbstractAsyncContextManager[Tools] | None:
+        return self._branched(seed) if all(tool.can_branch for tool, _ in self._sessions.values()) else None
+
+    @asynccontextmanager
+    async def _branched(self, seed: int) -> AsyncIterator[Tools]:
+        async with _Opened(self._box, seed) as other:
+            for name, (tool, session) in self._sessions.items():
+                other._sessions[name] = (tool, await _copied(tool, session))
+            yield other
 
     async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
         seed = self._seed + 64 * turn
@@ -217,6 +240,21 @@ class _Opened:
             except (ToolError, ToolFailure, SandboxError, _Expired) as error:
                 failure = ToolFailure(f"{tool.name}: its session was not closed: {error!r}")
         return failure
+
+
+async def _copied(tool: Tool, session: Any) -> Any:
+    """Return the session of a branch."""
+    if tool.branch is None:
+        return session  # there is none
+    until = asyncio.get_running_loop().time() + BRANCH_TIMEOUT_S
+    try:
+        return await _run_until(tool, tool.branch(session), until)
+    except (ToolFailure, SandboxError):
+        raise
+    except _Expired:
+        raise ToolFailure(f"{tool.name}: its session was not copied in {BRANCH_TIMEOUT_S:g} s") from None
+    except Exception as error:  # user code: whatever a tool raises is its failure
+        raise ToolFailure(f"{tool.name}: its session was not copied: {error!r}") from error
 
 
 class _Expired(Exception):

@@ -1,6 +1,6 @@
 """The notebook tool: calls are cells of one live interpreter per trajectory, over the sessions of a sandbox.
 
-    run(cell) -> session? -- no --> open -------------------------------> session.run -> ExecResult
+    run(cell) -> session? -- no --> open; of a branch, replay the parent's cells -> session.run -> ExecResult
                     | lost, for the program ended it ("died") -> open fresh, tell ---^
                     | lost by no fault of its cells -> open, replay its cells -------^
 
@@ -64,10 +64,13 @@ class JupyterTool(Tool):
 
     async def call(self, arguments: Mapping[str, str], context: ToolContext) -> ToolOutput:
         interpreter: Interpreter = context.session
-        ran = await interpreter.run(arguments["code"], deadline=context.deadline)
+        ran = await interpreter.run(arguments["code"], deadline=context.deadline, seed=context.seed)
         text = result_text(ran.result, self.style)
         text = f"{RESTARTED}\n{text}" if ran.restarted else text
         return ToolOutput(text, ran.result.status, restarted=ran.restarted, replayed=ran.replayed)
+
+    async def branch(self, session: Interpreter) -> Interpreter:
+        return session.branch()
 
     async def close(self, session: Interpreter) -> None:
         await session.close()
@@ -77,6 +80,8 @@ JUPYTER_SCHEMA: Mapping[str, Any] = JupyterTool(limits=Limits(), flavour="stdlib
 
 
 CLOSE_TIMEOUT_S = 10.0
+RESEED = "__import__('sys').modules['rocstar.sandbox.child.cell'].reseed_branch({})"
+"""A cell that leaves no name behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,8 @@ class Ran:
 
 
 class Interpreter:
-    """One interpreter at a time, opened at the first cell. All of them have the same seed.
+    """One interpreter at a time, opened at the first cell. All of them have the same seed, until the first cell of a
+    branch gives it another one.
 
     Invariant: a cell meets the state that the results of `_cells`, in their order, left in a fresh
     interpreter. For cells that ask neither clock nor machine a replay gives that state exactly; for others it
@@ -101,19 +107,31 @@ class Interpreter:
     def __init__(self, sandbox: SessionSandbox, *, flavour: str, limits: Limits, seed: int) -> None:
         self._sandbox = sandbox
         self._flavour, self._limits, self._seed = flavour, limits, seed
+        self._next_seed = seed
+        """Of an interpreter without earlier cells."""
         self._session: Session | None = None
         self._cells: list[tuple[str, Status]] = []
         """The code of each cell, with the status of its result."""
+        self._shares_seed = False
+        """It is a branch, and its random state is still its parent's."""
 
-    async def run(self, code: str, *, deadline: float | None) -> Ran:
+    async def run(self, code: str, *, deadline: float | None, seed: int | None = None) -> Ran:
         """Run one cell. At most one restart and one replay come before it.
+
+        seed: of a branch's random modules, at its first cell; None: they go on as its parent's.
 
         Raises:
             SandboxError: of kind session_lost when the state could not be built again, else as it came.
             TimeoutError: the deadline passed while an interpreter was opened.
         """
-        restarted = replayed = False
-        session = self._session or await self._open(deadline)
+        restarted = replayed = was_restarted = False
+        if self._shares_seed and seed is not None:
+            self._shares_seed, self._next_seed = False, seed
+            if self._cells:
+                was_restarted = (await self.run(RESEED.format(seed), deadline=deadline)).restarted
+            else:
+                self._seed = seed
+        session = self._session or await self._begin(deadline)
         while True:
             try:
                 result = await session.run(code, deadline=deadline)
@@ -122,32 +140,24 @@ class Interpreter:
                 if lost.reason == "died" and self._cells and not restarted:
                     restarted = True
                     self._cells.clear()
+                    self._seed = self._next_seed
                     session = await self._open(deadline)
                 elif (lost.reason != "died" or not self._cells) and not replayed:
                     replayed = True
-                    session = await self._replay(lost, deadline)
+                    session = await self._replay(f"was lost ({lost.reason})", deadline)
                 else:
-                    raise _gave_up(lost, "it was lost again") from None
+                    raise _gave_up(f"was lost ({lost.reason})", "it was lost again") from None
             else:
                 self._cells.append((code, result.status))
-                return Ran(result=result, restarted=restarted, replayed=replayed)
+                return Ran(result=result, restarted=restarted or was_restarted, replayed=replayed)
 
-    async def branch(self) -> Interpreter:
-        """Return an independent copy of this interpreter, by a fork of its process; both keep the invariant.
+    def branch(self) -> Interpreter:
+        """Return a copy of this interpreter, which runs its cells again at its first own cell.
 
-        A lost interpreter is lost in both, and each reports it or replays at its next cell. Several may be
-        made at a time; `branch` must not overlap with `run` or `close`.
-
-        Raises:
-            SandboxError: the fork failed.
+        A fork of its process would be faster and share its files (sandbox/types.py, Session.branch).
         """
         other = Interpreter(self._sandbox, flavour=self._flavour, limits=self._limits, seed=self._seed)
-        other._cells = list(self._cells)
-        if self._session is not None:
-            try:
-                other._session = await self._session.branch()
-            except SessionLost:
-                other._session = self._session
+        other._cells, other._next_seed, other._shares_seed = list(self._cells), self._next_seed, True
         return other
 
     async def close(self) -> None:
@@ -165,20 +175,23 @@ class Interpreter:
             )
         return self._session
 
-    async def _replay(self, lost: SessionLost, deadline: float | None) -> Session:
+    async def _begin(self, deadline: float | None) -> Session:
+        return await (self._replay("is a branch", deadline) if self._cells else self._open(deadline))
+
+    async def _replay(self, why: str, deadline: float | None) -> Session:
         """A new session in which every cell so far has run again, each as it ended before."""
         try:
             session = await self._open(deadline)
             for number, (code, earlier) in enumerate(self._cells, 1):
                 status = (await session.run(code, deadline=deadline)).status
                 if status is not earlier:
-                    why = f"cell {number} ended with {status}, before it was {earlier}"
-                    raise SandboxError(why, kind="session_lost", retryable=True)
+                    ended = f"cell {number} ended with {status}, before it was {earlier}"
+                    raise SandboxError(ended, kind="session_lost", retryable=True)
         except (SandboxError, TimeoutError) as failure:
-            raise _gave_up(lost, str(failure) or "the deadline passed") from None
+            raise _gave_up(why, str(failure) or "the deadline passed") from None
         return session
 
 
-def _gave_up(lost: SessionLost, why: str) -> SandboxError:
-    message = f"the interpreter was lost ({lost.reason}) and its cells could not be run again: {why}"
+def _gave_up(what: str, why: str) -> SandboxError:
+    message = f"the interpreter {what} and its cells could not be run again: {why}"
     return SandboxError(message, kind="session_lost", retryable=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rocstar.engine.tools.results import TextStyle, result_text
@@ -14,21 +16,7 @@ PYTHON_TOOL = "python_code_with_standard_io"
 PYTHON_TOOL_NAMES = frozenset({PYTHON_TOOL, "execute_python_code_with_standard_io"})
 """The name in the released code, and the one in the paper and the released checkpoint: both work."""
 
-PARAMETERS: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "code": {
-            "type": "string",
-            "description": "A string containing Python code to be executed. The code can read from "
-            "standard input using the input() function.",
-        },
-        "input": {
-            "type": "string",
-            "description": "A string that will be provided as standard input to the code when it calls input().",
-        },
-    },
-    "required": ["code", "input"],
-}
+_TOOL = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +36,8 @@ class PythonTool(Tool):
     style: TextStyle
 
     name = PYTHON_TOOL
-    description = (
-        "Execute Python code with standard input and capture standard output. This function takes a "
-        "Python code string and an input string, provides the input string through standard input "
-        "(stdin) to the code, and captures and returns any output produced through standard output "
-        "(stdout). If the executed code raises an exception, the error message will be captured and "
-        "returned instead."
-    )
-    parameters = PARAMETERS
+    description = _TOOL["description"]
+    parameters = _TOOL["parameters"]
     keeps_deadline = True
 
     @property

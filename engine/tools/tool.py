@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -108,6 +108,14 @@ class Tool(ABC):
     shared: str = ""
     keeps_deadline: bool = False
     """Whether its calls end by `context.deadline` on their own, as those of a sandbox do."""
+    branch: Callable[[Any], Coroutine[Any, Any, Any]] | None = None
+    """A coroutine method `branch(session)` that returns a copy of a session, with equal state and independent of it,
+    for a branch of the trajectory. None: no trajectory with a session of this tool forks."""
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether a trajectory that called it may fork: it copies its sessions, or has none."""
+        return self.branch is not None or type(self).open is Tool.open
 
     @property
     def names(self) -> frozenset[str]:

@@ -126,6 +126,13 @@ def reseed(seed: int) -> None:
         _random.Random.seed(sympy_random.rng, seed)
 
 
+def reseed_branch(seed: int) -> None:
+    """Give a branch of a session a random state of its own. Run by a cell, which then does not count."""
+    global _cells
+    _cells = max(1, _cells - 1)  # the first cell alone seeds
+    reseed(seed)
+
+
 def run_session_cell(code: bytes, seed: int | None) -> tuple[int, bytes, bool]:
     """Run one cell of a session. Return (exit code, repr of its value, True if the process ends).
 

@@ -55,6 +55,17 @@ class Layer:
 
 
 _TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("layers.toml").read_text(encoding="utf-8"))
+_PROBLEMS: dict[str, list[dict[str, Any]]] = {name: texts.pop("problems", []) for name, texts in _TEXTS.items()}
+
+
+def _problem(name: str, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return reason and fix of the first problem of a layer whose facts hold; both are "" if none does."""
+    options = " ".join(f"--cap-add {capability}" for capability in facts["lacks"])
+    known = {**facts, "missing": ", ".join(facts["lacks"]), "options": options}
+    for one in _PROBLEMS[name]:
+        if all(map(facts.get, one["if"])) and not any(map(facts.get, one["unless"])):
+            return {key: one[key].format(**known) for key in ("reason", "fix")}
+    return {"reason": "", "fix": ""}
 
 
 def _layer(name: str, active: bool, **own: Any) -> Layer:
@@ -70,8 +81,8 @@ def layers_of(started: TrialPool, facts: Mapping[str, Any]) -> Iterator[Layer]:
     yield _layer("nnp", True)
     yield _layer("rlimits", True)
     yield landlock_layer("landlock" in has if known else facts["landlock_abi"] > 0, facts)
-    reason, fix = uid_problem(facts)
-    yield _layer("uid", "uid" in has if known else (reason, fix) == ("", ""), reason=reason, fix=fix)
+    uid = _problem("uid", facts)
+    yield _layer("uid", "uid" in has if known else not uid["reason"], **uid)
     yield _layer("notify", facts["user_notif"] and facts["seccomp"])
     yield _layer(
         "scratch",
@@ -79,8 +90,9 @@ def layers_of(started: TrialPool, facts: Mapping[str, Any]) -> Iterator[Layer]:
         detail=f"a directory of its own for every program, below {facts['scratch_parent']}",
         reason="it needs landlock and notify" if not started.error else "no pool started",
     )
-    yield namespaces_layer("namespaces" in has, facts)
-    yield cgroup_layer("cgroup" in has, facts)
+    yield _layer("namespaces", "namespaces" in has, **_problem("namespaces", facts))
+    detail = f"a control group for the pool's memory ({facts['cgroup'] or 'none mounted'})"
+    yield _layer("cgroup", "cgroup" in has, detail=detail, **_problem("cgroup", facts))
     yield from supervisor_layers(started)
 
 
@@ -115,22 +127,6 @@ def supervisor_layers(started: TrialPool) -> Iterator[Layer]:
         yield _layer("users", "shared_users" not in started.isolation)
 
 
-def cgroup_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
-    if facts["container"]:
-        reason = "a container's control groups are not its own"
-        fix = "bound the whole container (`--memory 8g`): programs together have three quarters of that"
-    else:
-        reason = "no group can be made here" if facts["cgroup"] else "no control groups are mounted"
-        fix = "start as root, or in a unit with `Delegate=memory` (`systemd-run --user -p Delegate=yes`)"
-    return _layer(
-        "cgroup",
-        active,
-        detail=f"a control group for the pool's memory ({facts['cgroup'] or 'none mounted'})",
-        reason=reason,
-        fix=fix,
-    )
-
-
 def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
     abi = facts["landlock_abi"]
     gains = [
@@ -147,48 +143,6 @@ def landlock_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
         detail="; ".join([f"ABI {abi}: reads only below Python and the system's libraries", *gains]),
         reason="the kernel was built or booted without Landlock" if abi == 0 else "the pool left it out",
     )
-
-
-def uid_problem(facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Return (reason, fix), both "" if programs can have users of their own."""
-    if not facts["can_change_uid"] and facts["uid"] == 0:
-        return (
-            "this root may not change users, or has none to change to",
-            "`--cap-add SETUID --cap-add SETGID` of a container, and 65,536 users for who starts it "
-            "(`/etc/subuid`, `/etc/subgid`)",
-        )
-    if not facts["can_change_uid"]:
-        return (
-            f"user {facts['uid']} cannot become another",
-            "start as root (in a container, say) to give every program a user of its own",
-        )
-    if facts["lacks"]:
-        options = " ".join(f"--cap-add {name}" for name in facts["lacks"])
-        return f"this root lacks {', '.join(facts['lacks'])}", f"`{options}` of a container"
-    if facts["python_hidden"]:
-        return (
-            f"other users cannot read {facts['python_hidden']}",
-            "install Python in a world-readable place, such as /usr/local or /opt",
-        )
-    return "", ""
-
-
-def namespaces_layer(active: bool, facts: Mapping[str, Any]) -> Layer:
-    if facts["apparmor_restricts"]:
-        reason = "AppArmor restricts user namespaces"
-        fix = "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or a profile that allows `userns`"
-    elif facts["container"] and not facts["user_namespaces"]:
-        reason = "the engine's filter of system calls refuses namespaces"
-        fix = "`--security-opt seccomp=unconfined`: programs have rocstar's own filter in any case"
-    elif facts["container"]:
-        reason = "mounts inside a namespace were refused"
-        fix = "`--security-opt apparmor=unconfined`; as root it needs SETUID, SETGID and SETFCAP"
-    elif not facts["user_namespaces"]:
-        reason = "this user may not make user namespaces"
-        fix = "`sysctl user.max_user_namespaces=1000`, or start as root"
-    else:
-        reason, fix = "mounts inside a namespace were refused", "start as root"
-    return _layer("namespaces", active, reason=reason, fix=fix)
 
 
 # --- limits of the machine ---------------------------------------------------------------------------------

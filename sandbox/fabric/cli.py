@@ -1,29 +1,14 @@
-"""`rocstar sandbox worker`: run the calls that a service puts into Redis on this node.
-
-It exits with status 0 after SIGTERM and 130 after Ctrl-C, once the running programs are answered (or returned
-to Redis after --drain-s); a second signal ends it immediately. It exits with status 2 if Redis refuses the
-connection or is unreachable for --patience-s; while it waits, it prints a line every few seconds.
-"""
+"""`rocstar sandbox worker`: run the calls that a service puts into Redis on this node."""
 
 import argparse
 import asyncio
-import math
 import os
 import signal
 import sys
 from pathlib import Path
 
 from rocstar.sandbox.child.flavours import FLAVOURS
-from rocstar.sandbox.command_line import (
-    INTERRUPTED,
-    Starting,
-    Waiting,
-    count_option,
-    number_option,
-    print_status,
-    require_own_users,
-    seconds_option,
-)
+from rocstar.sandbox.command_line import INTERRUPTED, Starting, Waiting, print_status, require_own_users
 from rocstar.sandbox.extras import left_out, missing_extra_message, offered_flavours
 from rocstar.sandbox.types import SandboxError
 
@@ -54,36 +39,6 @@ def warn_of_password(options: argparse.Namespace) -> None:
         print_status(
             f"the password in --redis is visible in the process list. Use {URL_VARIABLES[0]} or --redis-file instead."
         )
-
-
-def add_worker_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = verbs.add_parser("worker", help="run calls that arrive through Redis on this node", description=__doc__)
-    parser.add_argument(
-        "--redis",
-        metavar="URL",
-        help="redis://, rediss:// or unix:// URL of the Redis that joins the nodes; default: "
-        f"${URL_VARIABLES[0]}. Every user of the machine can read a command line: pass a URL with a "
-        "password in that variable or with --redis-file",
-    )
-    parser.add_argument("--redis-file", metavar="FILE", help="file whose first line is the Redis URL")
-    parser.add_argument("--redis-prefix", metavar="PREFIX", help="prefix of all keys, to share a Redis")
-    parser.add_argument(
-        "--flavours",
-        default=",".join(offered_flavours()),
-        metavar="NAME[,NAME...]",
-        help="flavours of this node; default: %(default)s",
-    )
-    parser.add_argument("--max-live", type=count_option, metavar="N", help="programs at a time; default 1.5 per core")
-    parser.add_argument(
-        "--memory-bytes", type=count_option, metavar="N", help="memory of all programs together; default: the pool's"
-    )
-    parser.add_argument("--allow-shared-user", action="store_true", help="run as root even if programs share its user")
-    parser.add_argument("--name", help="name in the list of workers; default: host, process and a random part")
-    patience = number_option(0, math.inf, "a time; give seconds", float)
-    add = parser.add_argument
-    add("--patience-s", type=patience, default=300.0, help="seconds that Redis may be unreachable")
-    add("--drain-s", type=seconds_option, default=10.0, help="seconds to finish after a signal")
-    parser.set_defaults(run=run_worker)
 
 
 def run_worker(options: argparse.Namespace) -> int:

@@ -34,17 +34,8 @@ from rocstar.sandbox.fabric.wire import Outcome, WorkerInfo, full_error
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError, deadline_error
 
 COUNTERS = (
-    "calls",
-    "entries",
-    "late_answers",
-    "lost_entries",
-    "resent_calls",
-    "retries",
-    "cancelled",
-    "deadlines",
-    "refused",
-    "unreachable",
-    "unreadable",
+    *("calls", "entries", "late_answers", "lost_entries", "resent_calls", "retries"),
+    *("cancelled", "deadlines", "refused", "unreachable", "unreadable"),
 )
 
 AUTO = "auto"

@@ -7,11 +7,13 @@ import grp
 import os
 import socket
 import stat
+import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from rocstar.sandbox.command_line import number_option
+from rocstar.sandbox.command_line import add_options
 
 BACKLOG = 4096
 LOOPBACK = ("127.0.0.1", "::1")
@@ -19,7 +21,6 @@ EVERY_ADDRESS = ("", "::")
 PORT_TRIES = 16
 """A port that is free in one family may be taken in the other."""
 
-port_number = number_option(0, 65_535, "a port; give 0 to 65535")
 _NO_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -38,38 +39,18 @@ class Address:
         return self.hosts or (() if self.unix else LOOPBACK)
 
 
+_OPTIONS = tomllib.loads(Path(__file__).with_name("listening.toml").read_text(encoding="utf-8"))
+
+
 def add_listening_options(parser: argparse._ActionsContainer, port: int) -> None:
     """`parse_address` reads them, `tokens.read_owners` the token file."""
-    add = parser.add_argument
-    add(
-        "--host",
-        action="append",
-        default=[],
-        help="address to bind, several times for several; :: is every address of both families; any but "
-        "loopback needs a token (default: 127.0.0.1 and ::1, or none with --unix)",
-    )
-    add("--port", type=port_number, default=port, help="port to bind (default: %(default)s); 0 takes a free one")
-    add("--unix", default="", metavar="PATH", help="Unix socket to listen on, for this user alone")
-    add("--unix-group", default="", metavar="GROUP", help="group whose users may use the Unix socket, too")
-    add(
-        "--token-file",
-        metavar="FILE",
-        help="file with the token that clients send as a bearer token, or lines of NAME TOKEN [WEIGHT] for "
-        "owners who share what there is; read again on SIGHUP",
-    )
+    entries = _OPTIONS["listening"]
+    add_options(parser, {**entries, "--port": {**entries["--port"], "default": port}})
 
 
-def add_access_log_options(parser: argparse.ArgumentParser) -> None:
+def add_access_log_options(parser: argparse._ActionsContainer) -> None:
     """Read `--trusted-proxy` by `access.networks`."""
-    add = parser.add_argument
-    add("--access-log", action="store_true", help="a line per request on standard error")
-    add(
-        "--trusted-proxy",
-        action="append",
-        default=[],
-        metavar="NETWORK",
-        help="addresses of proxies whose X-Forwarded-For the access log believes; a Unix socket's is believed always",
-    )
+    add_options(parser, _OPTIONS["access_log"])
 
 
 def parse_address(options: argparse.Namespace) -> Address:

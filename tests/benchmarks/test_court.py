@@ -130,6 +130,7 @@ def test_measures_count_calls_and_tokens_by_what_came_before() -> None:
     found = curves.measures(attempts)
     assert found["solved"] == pytest.approx(1 / 3)
     assert (found["errors_in_correct"], found["errors"]) == pytest.approx((2 / 3, 3 / 5))
+    assert found["recovered"] == 1.0, "an error in a later turn is none of the first"
     assert found["errors_first"] == pytest.approx(1000 / 30)
     assert found["errors_after_error"] == pytest.approx(1000 / 60)
     assert found["errors_after_ok"] == pytest.approx(1000 / 50)

@@ -1,7 +1,5 @@
 """A rehearsal against the same learner on real tensors; the rest of the grid is the benchmark's."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

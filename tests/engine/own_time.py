@@ -9,8 +9,6 @@ kernel still carries a message. Threads would bring the machine's time back: wha
 once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import selectors

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rocstar.engine.types import (
     Failed,
     FinishReason,
+    Fork,
     Given,
     Origin,
     Scored,
@@ -93,7 +94,14 @@ def tuples(of: Any, **fields: Any) -> Any:
 
 trajectories = st.builds(
     Trajectory,
-    key=st.builds(TrajectoryKey, seed=integers, step=integers, task_id=st.just("t"), sibling=integers),
+    key=st.builds(
+        TrajectoryKey,
+        seed=integers,
+        step=integers,
+        task_id=st.just("t"),
+        sibling=integers,
+        branch=st.sampled_from(["", "3.1", "12.1/15.2"]),
+    ),
     task=st.builds(
         Task,
         id=st.just("t"),
@@ -112,6 +120,7 @@ trajectories = st.builds(
     outcome=st.builds(Scored, reward=st.sampled_from([0.0, 1.0]), method=text)
     | st.builds(Failed, kind=text, retryable=st.booleans(), detail=any_text),
     times=st.none() | times,
+    fork=st.none() | st.builds(Fork, parent=st.sampled_from(["", "12.1"]), turns=integers, start=integers),
     given=st.none() | st.builds(Given, answer=st.none() | any_text, reward=st.none() | st.just(0.5)),
 )
 

@@ -1,7 +1,5 @@
 """What passed while our own loop stood still is no verdict on a server or a node."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

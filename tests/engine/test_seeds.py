@@ -37,14 +37,28 @@ def test_the_function_never_changes() -> None:
 
 
 def test_every_part_of_the_key_matters() -> None:
-    keys = [key(), key(seed=2), key(step=3), key(sibling=4), *(key(task_id=one) for one in ("b", "a|1", "é"))]
+    keys = [
+        key(),
+        key(seed=2),
+        key(step=3),
+        key(sibling=4),
+        key(branch="3.1"),
+        *(key(task_id=one) for one in ("b", "a|1", "é")),
+    ]
     streams = [*(stream_of(k) for k in keys), stream_of(key(), purpose="tools")]
     assert len(set(streams)) == len(streams)
     assert all(0 <= stream < 1 << 63 for stream in streams)
 
 
 numbers = st.integers(0, 10**6)
-keys = st.builds(TrajectoryKey, seed=numbers, step=numbers, task_id=st.text("|/0a", max_size=4), sibling=numbers)
+keys = st.builds(
+    TrajectoryKey,
+    seed=numbers,
+    step=numbers,
+    task_id=st.text("|/~.0a", max_size=4),
+    sibling=numbers,
+    branch=st.sampled_from(["", "3.1", "3.1/5.2"]),
+)
 
 
 @given(keys, keys)

@@ -1,7 +1,5 @@
 """Examples as modules, and runs of their commands."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

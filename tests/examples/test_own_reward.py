@@ -1,7 +1,5 @@
 """examples/own_reward as a user runs it: from its recipe and from Python, without a change to the package."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """examples/report_cpu in its smallest form: from raw rows to the page, in one command, and gone on with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

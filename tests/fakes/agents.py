@@ -1,7 +1,5 @@
 """Agents without a model."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One turn of an engine, with defaults for what a test does not vary."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rocstar.engine.inference.base import Generation, Inference, Sampling

@@ -4,8 +4,6 @@ node = FakeNode("1", agent)
 node.faults["s1/t0"] = Fault.error     # this group fails there; `node.is_dead` is of all of them
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from enum import Enum

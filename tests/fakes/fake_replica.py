@@ -8,8 +8,6 @@ A replica's output depends only on the trajectory and its prefix, as with real n
 turn that continues on another replica gives the same tokens.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

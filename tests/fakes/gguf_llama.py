@@ -1,7 +1,5 @@
 """A small Llama in a GGUF file, as llama.cpp writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

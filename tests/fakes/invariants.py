@@ -1,7 +1,5 @@
 """The invariants of the engine's state machines, over everything in them."""
 
-from __future__ import annotations
-
 from rocstar.engine.fleet.scheduler import Scheduler
 from rocstar.engine.nodes.grants import Grants
 from rocstar.engine.scheduling.schedule_state import Phase

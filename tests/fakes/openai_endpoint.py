@@ -5,8 +5,6 @@ says into what pieces a stream falls. Its answers have the fields that the recor
 have (`tests/engine/recordings`), as far as anybody reads them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

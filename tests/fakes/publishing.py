@@ -1,7 +1,5 @@
 """A fleet and a learner of one weight, for publishing without servers and ranks."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

@@ -7,8 +7,6 @@
 ScriptedPolicy and EmbeddedEngine pass the same protocol tests (tests/engine/inference/test_protocol.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools
@@ -437,8 +435,9 @@ def check_trajectory(trajectory: Trajectory) -> None:
         assert (origin is Origin.policy) == (not math.isnan(logprob))
     spanned = [k for span in t.version_spans for k in range(span.start, span.end)]
     assert spanned == [k for k, origin in enumerate(origins) if origin is Origin.policy]
-    assert t.loss_mask().tolist() == [origin is Origin.policy for origin in origins]
-    assert t.num_policy_tokens == len(spanned)
+    own = 0 if t.fork is None else t.fork.start
+    assert t.loss_mask().tolist() == [origin is Origin.policy and k >= own for k, origin in enumerate(origins)]
+    assert t.num_policy_tokens == sum(k >= own for k in spanned)
     assert (t.prompt_length, t.response_length) == (t.segments[0].end, len(t.ids) - t.segments[0].end)
     written = [(s.start, s.end) for s in t.segments if s.origin is Origin.policy]
     assert written == [(turn.start, turn.end) for turn in t.turns]

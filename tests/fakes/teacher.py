@@ -1,7 +1,5 @@
 """A stand-in for an endpoint of OpenAI's chat completions, whose answers follow a script."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

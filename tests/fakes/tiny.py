@@ -1,7 +1,5 @@
 """Models, examples and optimizers that are built in milliseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The trajectories, groups and step files of tests, built from turns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from rocstar.engine.record.step_file import FrameFile, Judged
 from rocstar.engine.types import (
     Failed,
     FinishReason,
+    Fork,
     Group,
     Origin,
     Scored,
@@ -87,6 +86,23 @@ def make_trajectory(
         outcome=LOST if reward is None else Scored(reward=reward, method="strict"),
     )
     return replace(plain, **fields)
+
+
+def make_branch(parent: Trajectory, behind: int, number: int, *turns: FakeTurn, **fields: Any) -> Trajectory:
+    """Return continuation `number` of a trajectory of turns with answers, behind its turn `behind` (from 1)."""
+    shared = parent.turns[behind - 1]
+    start = next((s.end for s in parent.segments if s.start == shared.end), shared.end)
+    own = make_trajectory(*turns, prompt=parent.ids[:start].tolist(), task=parent.task, **fields)
+    segments = tuple(s for s in parent.segments if s.end <= start)
+    return replace(
+        own,
+        key=parent.key.behind(behind, number),
+        logprobs=[*parent.logprobs[:start], *own.logprobs[start:]],
+        segments=(*segments, *own.segments[1:]),
+        version_spans=(VersionSpan(start=segments[0].end, end=len(own.ids), version=0),),
+        turns=(*parent.turns[:behind], *own.turns),
+        fork=Fork(parent=parent.key.branch, turns=behind, start=start),
+    )
 
 
 def plain_trajectory(*, logprobs: Sequence[float], task: str = "t", **options: Any) -> Trajectory:

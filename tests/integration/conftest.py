@@ -4,8 +4,6 @@ After sixty steps of the cold start the model writes well-formed answers and cal
 right answer, so that most groups have a signal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Two nodes on one machine: a torchrun for each, or two ranks without it; a Redis and a sandbox worker."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a person does right after a run, in a terminal: the commands that it prints, a chat with its model."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """`rocstar eval` as a command: its folder, kills and resumes, judging again, `--verify`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

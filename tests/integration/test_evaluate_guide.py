@@ -3,8 +3,6 @@
 A tiny run is runs/mine, two tosses are MATH-500, and a file `quickstart` goes before the shipped recipe.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

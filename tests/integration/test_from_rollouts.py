@@ -1,7 +1,5 @@
 """What one run rolled out another learns: from its records alone, without engine or sandbox."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

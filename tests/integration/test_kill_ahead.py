@@ -4,8 +4,6 @@ Which version wrote a token depends on timing here, so the run is held against i
 at the kill is there at the end, and another learner makes the same weights of them.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections import Counter

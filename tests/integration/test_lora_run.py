@@ -1,7 +1,5 @@
 """A run whose adapters learn: the base stays, checkpoints are whole models, and it goes on bit for bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

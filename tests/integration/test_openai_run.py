@@ -1,7 +1,5 @@
 """`engine.kind = "openai"` from a recipe: what has no log-probs is evaluated, and never learned from."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

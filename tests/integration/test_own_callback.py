@@ -1,7 +1,5 @@
 """examples/own_callback: a recipe whose callbacks write a CSV file and end the run; and its resume."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 from pathlib import Path

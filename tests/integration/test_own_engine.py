@@ -1,7 +1,5 @@
 """examples/own_engine/ as its user has it: a file beside a recipe, trained with, rolled out and evaluated."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """examples/own_loop.py and the built-in loop: the same bits."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each kind of command that rocstar prints, pasted into a shell whose environment is not active."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

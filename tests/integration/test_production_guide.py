@@ -1,8 +1,6 @@
 """The files of docs/guide/production.md, and the service behind nginx as the page sets it up: a scrape,
 tokens that change while a session lives, a drain with a call in flight."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

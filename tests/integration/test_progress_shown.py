@@ -1,7 +1,5 @@
 """A run on a terminal shows its progress; into a pipe it prints plain lines only."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import math

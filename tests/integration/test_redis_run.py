@@ -1,7 +1,5 @@
 """A run whose programs and grading are executed by a worker at a Redis."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

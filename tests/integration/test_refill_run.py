@@ -1,7 +1,5 @@
 """A run with `rl.refill`; replay, `--from-rollouts` and `rollout --steps` of its steps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`train --resume` of a run that is complete, nearly complete, changed, or interrupted again."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import hashlib

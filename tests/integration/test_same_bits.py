@@ -1,7 +1,5 @@
 """Same seed, same bits: a whole run on two torch threads, quiet, and with every core taken."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

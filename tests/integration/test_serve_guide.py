@@ -1,7 +1,5 @@
 """Every command of docs/guide/serve.md and chat.md runs, in order, on a tiny run that is runs/mine."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

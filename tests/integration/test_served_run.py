@@ -1,7 +1,5 @@
 """A trained model served: it answers as an evaluation found it to, and what is rewarded can be learned."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ torchrun, node 0: rank 0 ── server        torchrun, node 1: rank 1 ── se
             └────────────HTTP: groups; orders over torch──────┘
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

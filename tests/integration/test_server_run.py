@@ -4,8 +4,6 @@ In most tests the servers are objects of this process, which start at once; in o
 of them is killed. The checks before, the fleet, the supervision and the weights on their way are real.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

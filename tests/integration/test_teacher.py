@@ -1,7 +1,5 @@
 """A cold start from another model's conversations: `rocstar rollout --teacher`, then `sft.data`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -5,8 +5,6 @@ redis-server <── rocstar sandbox worker
 torchrun, node 0: rank 0 ──HTTP──> torchrun, node 1: rank 1
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -8,8 +8,6 @@ What is linked is what the wheel's own metadata asks for, followed through the m
 dependency that somebody forgot to list is not there.
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib.metadata
 import json

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocstar.sandbox import bench
+from rocstar.sandbox.cli import build_parser
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
 from tests.fakes.sandbox import FakeSandbox, ok
 
@@ -69,9 +70,7 @@ def test_a_table_lines_up_and_shows_none_as_a_dash() -> None:
 
 
 def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    bench.add_bench_parser(parser.add_subparsers())
-    return parser.parse_args(["bench", *arguments])
+    return build_parser().parse_args(["bench", *arguments])
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "3601", "soon"])

@@ -1,7 +1,5 @@
 """A client of `rocstar serve`, and what an answer must be whoever serves the model behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

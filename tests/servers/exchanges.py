@@ -3,8 +3,6 @@
 Nothing here depends on which tokens are drawn. What is timed or named anew each time is left out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -3,8 +3,6 @@
 vLLM and SGLang serve a tiny policy that calls its tool, llama.cpp SmolLM2. One server of each for the file.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -5,8 +5,6 @@ SGLang     ROCSTAR_SGLANG_PYTHON
 llama.cpp  ROCSTAR_LLAMACPP_PYTHON    one that has the package xllamacpp
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable

@@ -6,8 +6,6 @@ ROCSTAR_SMOLLM2: SmolLM2-135M as `rocstar import-gguf` writes it; without it its
 SGLANG_RECORD=1: record the exchanges anew. Figures go to runs/test-sglang/figures.json.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

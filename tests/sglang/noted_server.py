@@ -1,7 +1,5 @@
 """SGLang as `engine.kind` of a recipe, with servers whose ports a test knows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What the tests against the real server share: servers, requests, rollouts, and the reference."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """`rocstar train` on two nodes with the real SGLang: two torchruns of this machine, a server each."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 Without a seed of its own (SGLang refuses one on CPUs) two answers are the same where there is no noise.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SmolLM2-135M, a real model with tied weights, served by the real SGLang in fp32."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import shutil

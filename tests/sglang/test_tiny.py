@@ -3,8 +3,6 @@
 One server for the whole file, in order: the last test kills it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`rocstar train` with the real SGLang as its engine: two steps of the quickstart's tiny Qwen3."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """The blocks of a guide run in order, in one folder, offline, and print what the page shows."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """The order of a run and of a stage, the filter between stages, resuming. Whole runs: tests/integration."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import itertools

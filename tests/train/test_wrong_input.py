@@ -4,8 +4,6 @@ A table of verbs that take a path, and of paths that are no use to any of them. 
 raising, so a traceback would fail the test by itself.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

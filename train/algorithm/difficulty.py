@@ -33,7 +33,7 @@ class SolveRate:
     correct: float = 0.0
     attempts: float = 0.0
 
-    def after(self, correct: int, attempts: int) -> SolveRate:
+    def after(self, correct: float, attempts: float) -> SolveRate:
         """Return the counts after a group. One without a scored attempt changes nothing."""
         if not attempts:
             return self

@@ -5,7 +5,8 @@
                linearly, by 1 at the limit; n counts the policy's tokens and the tools', as the limit does.
     shares     r_i -= max(0, mean(r)) * (length * l_i / max(l) + turns * u_i / max(u))
                prime-rl, orchestrator/algo/grpo.py (there 0.25 and 0.1): l counts the policy's tokens, u its turns,
-               both relative to the longest sibling. In a group that is seldom right, length costs little.
+               those before a branch included, both relative to the longest sibling. In a group that is seldom
+               right, length costs little.
 
 A penalty can bring a correct attempt below the mean of its group, so that its tokens become less likely although it
 was right (AdaTIR, arXiv 2601.14696). `not_below_zero` keeps A >= 0 there: advantages then no longer sum to 0.
@@ -47,12 +48,13 @@ class Penalties:
     def of(self, samples_G: Sequence[Sample]) -> list[float]:
         """Return the penalty of each sibling, at least 0. A group without tokens loses nothing by length."""
         mean = max(0.0, fsum(sample.reward for sample in samples_G) / max(1, len(samples_G)))
-        longest = max((sample.num_tokens for sample in samples_G), default=0) or 1
+        lengths = [sample.num_tokens + sample.shared_tokens for sample in samples_G]
+        longest = max(lengths, default=0) or 1
         most_turns = max((len(sample.tokens_U) for sample in samples_G), default=0) or 1
         return [
-            self.overlong(sample.num_tokens + sample.tool_tokens)
-            + mean * (self.length * sample.num_tokens / longest + self.turns * len(sample.tokens_U) / most_turns)
-            for sample in samples_G
+            self.overlong(length + sample.tool_tokens)
+            + mean * (self.length * length / longest + self.turns * len(sample.tokens_U) / most_turns)
+            for sample, length in zip(samples_G, lengths, strict=True)
         ]
 
     def overlong(self, tokens: int) -> float:

@@ -3,8 +3,6 @@
 Exit codes: see record/ending.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys
@@ -71,10 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("-V", "--version", action="store_true", help="print version and commit")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for verb in VERBS:
-        # With abbreviations, a misspelt recipe field could be taken for an option.
-        added = verbs.add_parser(verb.name, help=verb.help, allow_abbrev=False)
-        verb.add_options(added)
-        added.set_defaults(verb=verb, parser=added)
+        verb.add_to(verbs)
     for name, (text, _, _) in OWN_PARSERS.items():
         verbs.add_parser(name, help=text, add_help=False)
     return parser

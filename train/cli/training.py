@@ -1,18 +1,15 @@
-"""`rocstar train`, `rocstar sft` and `rocstar rollout`, and the arguments that several verbs share."""
-
-from __future__ import annotations
+"""`rocstar train`, `rocstar sft` and `rocstar rollout`, and the texts that several verbs share."""
 
 import argparse
 import contextlib
 import json
-import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rocstar.sandbox.command_line import closest, number_option
+from rocstar.sandbox.command_line import closest
 from rocstar.sandbox.extras import shell_command
 from rocstar.train.recipe.config import Recipe, with_eval_limits
 from rocstar.train.recipe.errors import ConfigError
@@ -59,36 +56,6 @@ def loading() -> Iterator[None]:
         return
     with StatusLine(), working("importing torch"):
         yield
-
-
-def number(what: str, least: int) -> Callable[[str], Any]:
-    """Return the type of an option whose value is a whole number from `least` on."""
-    return number_option(least, math.inf, f"{what}, {least} or more")
-
-
-def add_train(parser: argparse.ArgumentParser, *, only_sft: bool = False) -> None:
-    """Add the options of `rocstar train`, or of `rocstar sft`."""
-    parser.add_argument("recipe", help=f"a run directory (its config.toml), or {RECIPE_HELP}")
-    parser.add_argument("--output-dir", help="run directory; default runs/NAME")
-    if not only_sft:
-        parser.epilog = "Every field of a recipe: rocstar recipe."
-        parser.add_argument("--resume", action="store_true", help="go on from the last complete checkpoint")
-        text = "learn from the trajectories of another run or of `rocstar rollout`; nothing is rolled out"
-        parser.add_argument("--from-rollouts", type=Path, metavar="PATH", help=text)
-    text = "check model, data, engine, output directory and disk, and print the plan; build nothing"
-    parser.add_argument("--dry-run", action="store_true", help=text)
-    text = (
-        "with --dry-run: nodes and GPUs per node, as 8x8, or 3x8+5x8 if the last five only serve; "
-        "default: this process, or torchrun's"
-    )
-    parser.add_argument("--world", metavar="NODESxGPUS", help=text)
-    text = "with --dry-run: simulate the learner's memory on GPUs of M GiB, and fail if it does not fit"
-    memory = number_option(1e-6, 1e6, "the memory of a GPU in GiB, 80 or 192 for example", float)
-    parser.add_argument("--gpu-memory-gb", type=memory, metavar="M", help=text)
-    text = "with --dry-run: print the resolved recipe too, as TOML with the plan as comments"
-    parser.add_argument("--show-recipe", action="store_true", help=text)
-    parser.add_argument("--json", action="store_true", help="with --dry-run: print one JSON object")
-    parser.set_defaults(only_sft=only_sft, **({"resume": False, "from_rollouts": None} if only_sft else {}))
 
 
 def train(options: argparse.Namespace, rest: list[str]) -> int:
@@ -178,31 +145,6 @@ def interrupted(options: argparse.Namespace, rest: list[str]) -> str:
     if saved:
         return f"interrupted; the checkpoint {saved[-1]} is whole, go on with --resume: {again}"
     return f"interrupted before the first checkpoint: nothing can be resumed; this begins again: {again}"
-
-
-def add_rollout(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `rocstar rollout`."""
-    parser.add_argument("recipe", metavar="RUN_OR_MODEL_OR_RECIPE", help=TARGET_HELP)
-    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
-    text = "a JSONL file for one step, or with --steps a folder for `train --from-rollouts`"
-    parser.add_argument("--out", required=True, type=Path, help=text)
-    size = parser.add_mutually_exclusive_group()
-    text = "number of tasks of the one step; default: rl.tasks_per_step"
-    size.add_argument("--limit", type=number("a number of tasks", 1), metavar="N", help=text)
-    text = "number of steps, each of rl.tasks_per_step tasks"
-    size.add_argument("--steps", type=number("a step", 1), metavar="N", help=text)
-    text = "with --steps: roll out the steps that the folder does not have yet"
-    parser.add_argument("--resume", action="store_true", help=text)
-    text = "replace the file --out if there is one; it stays until the new one is whole"
-    parser.add_argument("--force", action="store_true", help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    text = "check model, data and engine and --out; load nothing large"
-    parser.add_argument("--dry-run", action="store_true", help=text)
-    text = "record conversations of another model for sft.data: the address of an OpenAI API, which ends with /v1"
-    parser.add_argument("--teacher", metavar="URL", help=text)
-    parser.add_argument("--teacher-model", metavar="NAME", help="the teacher's name at that address")
-    text = "with --teacher: keep only conversations whose answer is correct"
-    parser.add_argument("--only-correct", action="store_true", help=text)
 
 
 def rollout(options: argparse.Namespace, rest: list[str]) -> int:

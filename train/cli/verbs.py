@@ -1,23 +1,24 @@
-"""The table of verbs: name, help, options, work, and the optional dependencies each needs.
+"""The table of verbs: verbs.toml has their help and options, this file their work.
 
 The modules of a verb's work are imported when it runs: help and wrong options must not import torch.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from rocstar.sandbox.command_line import CommandParser, add_options
+from rocstar.sandbox.http.listening import add_access_log_options, add_listening_options
 from rocstar.train.cli import training
-from rocstar.train.cli.training import RECIPE_HELP, TARGET_HELP, loading, number, refuse_unknown
+from rocstar.train.cli.training import RECIPE_HELP, TARGET_HELP, loading, refuse_unknown
 from rocstar.train.data import data_command
 from rocstar.train.evaluation import command as evaluation
-from rocstar.train.plan.node_doctor import add_node_options, node_doctor
+from rocstar.train.plan.node_doctor import node_doctor
 from rocstar.train.reading.analysis import analyse_command
 from rocstar.train.reading.diagnosis import doctor_command
 from rocstar.train.reading.view import command as view
@@ -25,31 +26,47 @@ from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.served import verbs as served
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verb:
-    """A verb of the command line."""
+    """A verb of the command line, as verbs.toml describes it."""
 
     name: str
-    help: str
-    add_options: Callable[[argparse.ArgumentParser], None]
     run: Callable[..., int]
     """Takes the parsed options, and the recipe fields that follow them unless `fields` is "never"; returns
     the exit code."""
+    help: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Entries of `add_options`, or "common"."""
+    verbs: Mapping[str, Any] = field(default_factory=dict)
+    """The verbs below this one: `help` and `options` of each."""
+    epilog: str | None = None
     extra: str | None = None
     """The extra of pyproject.toml whose packages the verb needs; None if it needs none or checks itself."""
     fields: Literal["always", "checked by run", "never"] = "never"
     """Whether recipe fields may follow the options."""
+    listens: int | None = None
+    """The default port of a verb with the options of a listening server."""
+    defaults: Mapping[str, Any]
+
+    def add_to(self, verbs: "argparse._SubParsersAction[CommandParser]") -> None:
+        """Add the parser of the verb."""
+        # With abbreviations, a misspelt recipe field could be taken for an option.
+        parser = verbs.add_parser(self.name, help=self.help, epilog=self.epilog, allow_abbrev=False)
+        _add_options(parser, self.options)
+        if self.listens is not None:
+            add_listening_options(parser, self.listens)
+            add_access_log_options(parser)
+        if self.verbs:
+            below = parser.add_subparsers(required=True, metavar="VERB", dest=f"{self.name}_verb")
+            for name, entry in self.verbs.items():
+                _add_options(below.add_parser(name, help=entry["help"], allow_abbrev=False), entry["options"])
+        parser.set_defaults(verb=self, parser=parser, **self.defaults)
 
 
-def _add_compare(parser: argparse.ArgumentParser) -> None:
-    text = "a run, a checkpoint, a folder of `rocstar eval`, or a table (CSV, JSON Lines: question, score)"
-    parser.add_argument("a", type=Path, metavar="A", help=text)
-    parser.add_argument("b", type=Path, metavar="B", help="as A; differences are B minus A")
-    text = "of runs: the evaluation at this step; default: the last that both have"
-    parser.add_argument("--step", type=number("a step", 0), metavar="N", help=text)
-    text = "only this set; may be repeated"
-    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="NAME", help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+def _add_options(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
+    own = {name: entry for name, entry in options.items() if entry != "common"}
+    common = {name: _COMMON[name] for name in options if name not in own}
+    add_options(parser, own | common, {"recipe": RECIPE_HELP, "target": TARGET_HELP})
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -60,24 +77,12 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("--step", type=number("a step", 1), required=True, help="the RL step, from 1")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
 def _replay(options: argparse.Namespace) -> int:
     from rocstar.train.replay import replay
 
     result = replay(options.run, options.step)
     print(result.to_json() if options.json else result.to_text())
     return 0 if result.agrees else 1
-
-
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="run directory, or folder of an evaluation")
-    text = "of an evaluation: also the questions of sets whose licence asks to hide them"
-    parser.add_argument("--reveal", action="store_true", help=text)
 
 
 def _write_eval_page(folder: Path) -> None:
@@ -101,14 +106,6 @@ def _report(options: argparse.Namespace) -> int:
         raise ConfigError("--reveal is for the folder of an evaluation; a run's report shows its own tasks")
     print(write_report(options.run))
     return 0
-
-
-def _add_records(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="run directory, or folder of records")
-    parser.add_argument("--out", required=True, type=Path, help="a folder that is new or empty")
-    text = "only this step; may be repeated"
-    step = number("a step", 1)
-    parser.add_argument("--step", dest="steps", type=step, action="append", metavar="N", help=text)
 
 
 def _records(options: argparse.Namespace) -> int:
@@ -136,11 +133,6 @@ def _records(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    doctor_command.add_arguments(parser)
-    add_node_options(parser)
-
-
 def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
     if options.node is not None:
         if options.run is not None:
@@ -160,15 +152,6 @@ def _doctor(options: argparse.Namespace, rest: list[str]) -> int:
         raise ConfigError(str(error)) from None
 
 
-def _add_export(parser: argparse.ArgumentParser) -> None:
-    text = "a checkpoint, a Hugging Face folder, or a run: its last complete checkpoint"
-    parser.add_argument("source", type=Path, metavar="CHECKPOINT|RUN", help=text)
-    text = "a folder that is new or empty; it appears when it is complete"
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=text)
-    text = "hf: safetensors in bfloat16 with tokenizer, template and card; gguf: one file for llama.cpp"
-    parser.add_argument("--format", choices=("hf", "gguf"), default="hf", help=text)
-
-
 def _export(options: argparse.Namespace) -> int:
     from rocstar.train.learner.export.export import export
 
@@ -176,25 +159,10 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_grade(parser: argparse.ArgumentParser) -> None:
-    text = 'lines of {"answer": ..., "text": ...}; - = standard input'
-    parser.add_argument("rows", metavar="FILE", help=text)
-    text = "strict, or the verdicts of the original's graders (reward.mode)"
-    parser.add_argument("--mode", choices=("strict", "fused"), default="strict", help=text)
-
-
 def _grade(options: argparse.Namespace) -> int:
     from rocstar.train.serving.grade import grade_file
 
     return grade_file(options.rows, mode=options.mode)
-
-
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("field", nargs="?", help="section.field, or a section; default: what everyone sets")
-    parser.add_argument("--all", action="store_true", help="the fields for experts too")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print a JSON list of all fields, or of the given")
-    form.add_argument("--markdown", action="store_true", help="print the page docs/reference/recipe.md")
 
 
 def _recipe(options: argparse.Namespace) -> int:
@@ -209,71 +177,33 @@ def _recipe(options: argparse.Namespace) -> int:
     return 0
 
 
-VERBS: Sequence[Verb] = (
-    Verb(
-        "train",
-        "run a recipe: cold start, RL stages, evaluation",
-        training.add_train,
-        training.train,
-        "train",
-        "always",
-    ),
-    Verb(
-        "sft",
-        "run the cold start of a recipe, and its evaluation",
-        partial(training.add_train, only_sft=True),
-        training.train,
-        "train",
-        "always",
-    ),
-    Verb(
-        "eval",
-        "evaluate a run, a model or a recipe: avg@k, pass@k",
-        partial(evaluation.add_arguments, recipe_help=TARGET_HELP, count=number("a number of tasks", 0)),
-        partial(evaluation.run, loading=loading, write_page=_write_eval_page),
-        "train",
-        "always",
-    ),
-    Verb(
-        "rollout",
-        "roll out tasks and save the trajectories",
-        training.add_rollout,
-        training.rollout,
-        "train",
-        "always",
-    ),
-    Verb(
-        "serve",
-        "serve a model and its tools over OpenAI's protocol",
-        partial(served.add_serve, recipe_help=RECIPE_HELP),
-        partial(served.serve, loading=loading),
-        "train",
-        "always",
-    ),
-    Verb(
-        "chat",
-        "chat with a model and its tools in the terminal",
-        partial(served.add_chat, recipe_help=RECIPE_HELP),
-        partial(served.chat, loading=loading),
-        None,
-        "always",
-    ),
-    Verb("report", "write report.html of a run or an evaluation", _add_report, _report, "sim"),
-    Verb("view", "show runs and trajectories in the browser, live", view.add_arguments, view.run, "view"),
-    Verb("compare", "compare two evaluations of the same questions", _add_compare, _compare, "train"),
-    Verb("replay", "recompute the loss of a step from its records", _add_replay, _replay, "train"),
-    Verb(
-        "analyse",
-        "measure the policy's entropy by kind of token",
-        analyse_command.add_arguments,
-        analyse_command.run,
-        "train",
-    ),
-    Verb("records", "write the trajectory records as JSON Lines", _add_records, _records, "sim"),
-    Verb("doctor", "check a run, or this node before a run", _add_doctor, _doctor, "train", "checked by run"),
-    Verb("export", "export a checkpoint as Hugging Face folder or GGUF", _add_export, _export, "train"),
-    Verb("data", "build|check|show: training data, decontaminated", data_command.add_arguments, data_command.run),
-    Verb("grade", "judge answers from a file of JSON Lines", _add_grade, _grade, "train"),
-    Verb("recipe", "describe the fields of a recipe", _add_recipe, _recipe),
+_TABLE: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("verbs.toml").read_text(encoding="utf-8"))
+_COMMON = _TABLE.pop("common")["options"]
+_WORK: Mapping[str, Callable[..., int]] = {
+    "train": training.train,
+    "sft": training.train,
+    "eval": partial(evaluation.run, loading=loading, write_page=_write_eval_page),
+    "rollout": training.rollout,
+    "serve": partial(served.serve, loading=loading),
+    "chat": partial(served.chat, loading=loading),
+    "report": _report,
+    "view": view.run,
+    "compare": _compare,
+    "replay": _replay,
+    "analyse": analyse_command.run,
+    "records": _records,
+    "doctor": _doctor,
+    "export": _export,
+    "data": data_command.run,
+    "grade": _grade,
+    "recipe": _recipe,
+}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "train": {"only_sft": False},
+    "sft": {"only_sft": True, "resume": False, "from_rollouts": None},
+}
+"""The values of options that a verb does not have."""
+VERBS = tuple(
+    Verb(name=name, run=_WORK[name], defaults=_DEFAULTS.get(name, {}), **entry) for name, entry in _TABLE.items()
 )
 """The verbs in the order of help."""

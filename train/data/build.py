@@ -12,8 +12,6 @@ on the order of rows, nor on where a build was killed. Memory depends on the eva
 process with one thread; the same command resumes a killed build.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping

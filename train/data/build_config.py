@@ -13,8 +13,6 @@
 Imports no torch.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

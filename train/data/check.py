@@ -11,8 +11,6 @@ Matches of each row are in OUT.work until all are known, so memory depends only 
 resumes: a row is taken from it if its id and its text are unchanged.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

@@ -4,8 +4,6 @@ row ──read_conversation──> messages, tools ──> does it end with an a
 tools of the row, and their arguments fit the schemas? ──> does every template show all of it?
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,54 +1,12 @@
-"""`rocstar data build|check|show`: arguments and output."""
-
-from __future__ import annotations
+"""`rocstar data build|check|show`: work and output."""
 
 import argparse
 import json
-from pathlib import Path
-
-_SOURCE = "JSONL or Parquet, a folder of them, or hub:OWNER/NAME"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the verbs below `data`."""
-    verbs = parser.add_subparsers(required=True, metavar="VERB", dest="data_verb")
-    text = "tasks or conversations from sources: cleaned, decontaminated, with their provenance"
-    build = verbs.add_parser("build", help=text, allow_abbrev=False)
-    text = "TOML of sources, filters and mixture, or the name of a shipped one"
-    build.add_argument("file", type=Path, metavar="FILE", help=text)
-    text = "a folder: new, empty, or of a killed build, which is resumed"
-    build.add_argument("--out", type=Path, metavar="FOLDER", help=text)
-    text = "leave out rows whose licence is not known to allow commercial use"
-    build.add_argument("--commercial", action="store_true", help=text)
-    build.add_argument("--dry-run", action="store_true", help="check FILE and say what would be read")
-    build.add_argument("--force", action="store_true", help="replace a finished build")
-    build.set_defaults(run_verb=_build)
-
-    text = "which tasks are questions of evaluation sets: as they are, nearly, or with other numbers"
-    check = verbs.add_parser("check", help=text, allow_abbrev=False)
-    check.add_argument("tasks", metavar="TASKS", help=_SOURCE)
-    text = "an evaluation set, in the same forms; may be repeated"
-    check.add_argument("--against", action="append", required=True, metavar="FILE", help=text)
-    text = "JSON Lines: id and level (duplicate, near, twin, clean) of each task, with the evidence"
-    check.add_argument("--out", type=Path, required=True, metavar="FILE", help=text)
-    text = "coverage of the question by rare 8-grams, or the plain rule of any 8 words in a row (paper)"
-    check.add_argument("--mode", choices=("coverage", "paper"), default="coverage", help=text)
-    check.add_argument("--field", metavar="NAME", help="of a row, with the problem; default: question or problem")
-    check.add_argument("--force", action="store_true", help="replace the file --out if there is one")
-    check.set_defaults(run_verb=_check)
-
-    show = verbs.add_parser("show", help="the funnel of a build", allow_abbrev=False)
-    show.add_argument("folder", type=Path, metavar="FOLDER", help="the output of `rocstar data build`")
-    show.add_argument("--svg", type=Path, metavar="FILE", help="draw it into this file")
-    show.add_argument("--force", action="store_true", help="replace the file --svg if there is one")
-    show.set_defaults(run_verb=_show)
-    for verb in (build, check, show):
-        verb.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the verb and print its result; return 0."""
-    print(options.run_verb(options))
+    print({"build": _build, "check": _check, "show": _show}[options.data_verb](options))
     return 0
 
 

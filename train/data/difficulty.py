@@ -9,8 +9,6 @@ The posterior is that of a uniform prior, Beta(correct + 1, wrong + 1); so are t
 failed by a fault of ours count for nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

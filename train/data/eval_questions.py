@@ -3,8 +3,6 @@
 sets by label ──EvalQuestions──> of(problems): for each problem the (label, task id) that it is a question of
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 

@@ -2,8 +2,6 @@
 answer format, and agreement of the answers. Pure.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from fractions import Fraction
@@ -23,25 +21,11 @@ _WEIGHT_BY_DIGITS: Final = (0.1, 0.25, 0.5)
 
 _SENTENCE_END: Final = re.compile(r"[.?!\n](?:(?<=\n)|(?:\\[\])]|\$+)?\s)")
 """A set of characters comes first: the search for one is several times faster than for an alternative."""
-_SAYS_HOW: Final = re.compile(
-    r"""your\ (final\ )?answer | (final|original)\ answer | relatively\ prime | coprime | lowest\ terms
-    | answer\ (is|can\ be|should\ be)\ (in|of|a|an|the|written|expressed|given)\b
-    | (simplest|simplified|reduced|exact)\ (radical\ )?form | common\ fraction | \\boxed | step[ -]by[ -]step
-    | \#{4}
-    """,
-    re.VERBOSE,
-)
+_PATTERNS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_SAYS_HOW: Final = re.compile(_PATTERNS["says_how"], re.VERBOSE)
 _SAYS_HOW_HAS: Final = ("answer", "prime", "lowest terms", "form", "common fraction", "\\boxed", "step", "####")
 """One of these is in every text in which _SAYS_HOW is found; looking for them takes less."""
-_BEGINS: Final = re.compile(
-    r"""(the\ )?answer\b | (solution|question)\W*$ | (please\ )?round\b | enter\b
-    | (please\ )?(express|give|enter|write|present|provide|state|report|output|leave|answer)\b
-      (?=.*\b(answer|value|decimal|fraction|integer|number|pair|form|terms|letter|variable|place|exact|option)s?\b)
-    | (find|compute|determine|what\ is|evaluate)\ (the\ value\ of\ )?\W*[a-z](\s*\+\s*[a-z])+\W*$
-    | solve\ the\ following | you\ are\ given\ a\ problem | think\ carefully | remember\ to
-    """,
-    re.VERBOSE,
-)
+_BEGINS: Final = re.compile(_PATTERNS["begins"], re.VERBOSE)
 _SHORTEST: Final = 24
 """Characters: a problem of fewer is taken with its instructions, for it may be nothing else."""
 _WRAPPING: Final = re.compile(r"\\(text|mathrm|mbox|left|right|displaystyle|!|,|;)\b|[\s{}$]|\\[!,;]|\^\\circ")

@@ -3,8 +3,6 @@
 Invariant: the rows that were read are those that were kept and those that were dropped, each for one reason.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A question of LONG words or more is known by its 8-grams, a shorter one by its 4
 changed word in the middle of 15 would hide all of them.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat

@@ -10,66 +10,31 @@ The rules are for English and prefer to keep a question: lettered lists of condi
 that the text defines is not a figure.
 """
 
-from __future__ import annotations
-
 import re
+import tomllib
 from collections.abc import Collection
-from typing import Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 Kind = Literal["figure", "proof", "multi_part", "choice", "unanswerable"]
 KINDS: Final[tuple[Kind, ...]] = ("figure", "proof", "multi_part", "choice", "unanswerable")
 SHOWN_CHARACTERS: Final = 120
 
-_PICTURE = r"(?:figures?|diagrams?|pictures?|images?|drawings?|illustrations?|sketch|charts?)"
-_GIVEN = r"(?:(?:following|accompanying|attached|adjoining|given) )?"
-_VALUE = (
-    r"find|determine|compute|calculate|evaluate|what|how many|how much|which|solve|simplify|express|give|"
-    r"write|state|factor|expand|convert|estimate|count|list|name"
-)
-_REQUEST = rf"(?:{_VALUE}|who|whose|when|where|why|how|prove|show|is|are|does|do|can|sketch|draw|explain)"
-_ASKS = re.compile(
-    rf"\?|\b(?:{_VALUE}|how|who|when|where|why|prove|show|answer|enter|provide|report|output|submit|sum|"
-    r"approximate|round|maximi[sz]e|minimi[sz]e|equals?|equal to|obtain|derive|verify|identify|choose|select|"
-    r"rationali[sz]e|complete|figure out|work out|rewrite|reduce|multiply|divide|subtract|add|arrange|"
-    r"integrate|differentiate|fill in|put)\b|_{2,}|\\underline|\b(?:is|are|be)\s*[:.]?\s*$|[=:]\s*\$?\s*$",
-    re.IGNORECASE,
-)
+_TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _pattern(name: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
+    """Compile a pattern of problem_kinds.toml."""
+    text = "".join(_TABLE["patterns"][name])
+    for word, pattern in _TABLE["words"].items():
+        text = text.replace(f"<{word}>", "".join(pattern))
+    return re.compile(text, flags)
+
+
+_ASKS, _PARTS = _pattern("asks"), _pattern("parts")
 _WORDS_OF_ENGLISH = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
-_FIGURE = re.compile(
-    r"\[asy\]|\\includegraphics|\\begin\{(?:tikzpicture|asy)\}|!\[[^\]]*\]\(|<img\b|\[img|"
-    r"\b(?:https?://|www\.)\S+\.(?:png|jpe?g|gif|svg)\b|"
-    rf"\b(?:in|see|from|on|to|of) (?:the |this |each )?{_GIVEN}{_PICTURE} "
-    r"(?:below|above|shown|at (?:the )?(?:right|left)|to the (?:right|left)|here)\b|"
-    rf"\b(?:in|see) (?:the|this) {_GIVEN}{_PICTURE}\b|"
-    rf"\b(?:the|this) {_GIVEN}{_PICTURE} (?:below|above|shows?|at (?:the )?right)\b|"
-    r"\b(?:as|is|are) (?:shown|pictured|depicted|illustrated)(?: (?:below|above|here)\b|\s*[.,:])|"
-    rf"\b(?:shown|pictured|depicted|illustrated) (?:in|by|on) (?:the |this )?{_GIVEN}{_PICTURE}\b|"
-    rf"\brefer to (?:the|this) (?:provided )?{_PICTURE}\b",
-    re.IGNORECASE,
-)
-_PROOF = re.compile(
-    r"\b(?:dis)?prove\b(?! them)|\b(?:show|explain) (?:that|why)\b|\bshow the following\b", re.IGNORECASE
-)
-_ASKS_A_VALUE = re.compile(rf"\b(?:{_VALUE})\b", re.IGNORECASE)
-_PARTS = re.compile(
-    r"(?:^|\s|\*)(?:\(?(?P<letter>[a-e])\)|\((?P<roman>i{1,3}|iv)\)|"
-    r"part (?P<part>[a-c1-3])\b[:.)]?|\((?P<number>[1-5])\))[\s*:]*"
-    rf"(?:(?:if|for|hence|then|also|now|let)\b[^?.]{{0,120}}?[,.]?\s+)?{_REQUEST}\b",
-    re.IGNORECASE,
-)
-_CHOICE = re.compile(
-    r"\(\s*A\s*\).{1,400}?\(\s*B\s*\).{1,400}?\(\s*C\s*\)|\bA[.)]\s.{1,200}?\bB[.)]\s.{1,200}?\bC[.)]\s|"
-    r"\b(?i:which (?:one )?of the following)\b",
-    re.DOTALL,
-)
-_ELSEWHERE = re.compile(
-    r"\b(?:in|of|from|to|see) (?:the )?(?:previous|preceding|last|above|next) "
-    r"(?:problem|question|exercise|part|example)\b|"
-    r"\bthe (?:previous|preceding) (?:problem|question|exercise|part)\b|"
-    r"\b(?:problem|question|exercise) \d+(?:\.\d+)* (?:above|below|of the previous)\b",
-    re.IGNORECASE,
-)
+_ASKS_A_VALUE = _pattern("asks_a_value")
 
 
 def kind_of(question: str, among: Collection[Kind] = KINDS) -> tuple[Kind, str] | None:
@@ -109,4 +74,9 @@ def _shown(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
-_PATTERNS: Final = {"figure": _FIGURE, "proof": _PROOF, "choice": _CHOICE, "unanswerable": _ELSEWHERE}
+_PATTERNS: Final = {
+    "figure": _pattern("figure"),
+    "proof": _pattern("proof"),
+    "choice": _pattern("choice", re.DOTALL),
+    "unanswerable": _pattern("elsewhere"),
+}

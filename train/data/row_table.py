@@ -4,14 +4,13 @@ Invariant: a row has at most one reason, the first. Results never depend on the 
 only distinguishes them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from rocstar.train.data.build_config import SourceConfig, forbids_commercial_use
@@ -104,15 +103,7 @@ def value_at(row: Mapping[str, Any], field: str) -> Any:
         return None
 
 
-SCHEMA: Final = """
-CREATE TABLE rows (
-    number INTEGER PRIMARY KEY, source INTEGER, row TEXT, id TEXT, key BLOB, label TEXT, problem TEXT,
-    body TEXT, licence TEXT, decisions TEXT, reason TEXT, evidence TEXT, shown TEXT, met BLOB
-);
-CREATE TABLE position (source INTEGER PRIMARY KEY, read INTEGER);
-CREATE TABLE done (phase TEXT PRIMARY KEY);
-CREATE TABLE attempts (task TEXT PRIMARY KEY, correct INTEGER, attempts INTEGER);
-"""
+SCHEMA: Final = Path(__file__).with_name("row_table.sql").read_text(encoding="utf-8")
 _BATCH = 2_000
 _ORDER: Final = "source, id, row, decisions, licence"
 """The order of copies: by every written column, so that the order of rows in a source does not matter."""

@@ -8,8 +8,6 @@ dropped, because a judge compares units only if truth and prediction both have o
 whole number.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal

@@ -3,8 +3,6 @@
 Overlap is measured in words alone. Words with signs decide if two rows are copies (`conversation_key`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

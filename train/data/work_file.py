@@ -4,8 +4,6 @@ Invariant: committed work stays, uncommitted work leaves no trace. A file of oth
 content can be recomputed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

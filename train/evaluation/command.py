@@ -1,4 +1,4 @@
-"""`rocstar eval`: options, modes and output. Imports torch only to evaluate.
+"""`rocstar eval`: modes and output. Imports torch only to evaluate.
 
 RECIPE or MODEL [--set NAME]  evaluate          --rescore FOLDER   judge stored attempts again
 --verify FOLDER               compare a folder with its manifest
@@ -32,30 +32,6 @@ ALONE = {"rescore": "--rescore", "verify": "--verify", "check_set": "--check-set
 """Modes that take no recipe."""
 SHOWN = 20
 """The number of changed verdicts that are listed."""
-
-
-def add_arguments(parser: argparse.ArgumentParser, *, recipe_help: str, count: Callable[[str], int]) -> None:
-    """Add the options of the verb."""
-    parser.add_argument("recipe", nargs="?", metavar="RUN_OR_MODEL_OR_RECIPE", help=recipe_help)
-    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
-    text = "evaluate on this built-in set instead of the recipe's; may be repeated"
-    parser.add_argument("--set", action="append", default=[], metavar="NAME", help=text)
-    text = "a local copy of the set of --set or --check-set; default: the hub's, at its pinned revision"
-    parser.add_argument("--path", metavar="FILE", help=text)
-    parser.add_argument("--limit", type=count, default=0, help="use only the first N tasks; 0 = all")
-    text = "a new folder for the attempts, results.json, config.toml and manifest.json"
-    parser.add_argument("--out", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--resume", action="store_true", help="resume the stopped evaluation in --out")
-    ways = parser.add_mutually_exclusive_group()
-    text = "judge the attempts of an evaluation again, without generating; with --out into a new folder"
-    ways.add_argument("--rescore", type=Path, metavar="DIR", help=text)
-    text = "compare an evaluation with its manifest; exit code 1 and a list of differences"
-    ways.add_argument("--verify", type=Path, metavar="DIR", help=text)
-    text = "judge a built-in set's golds and near misses; exit code 1 if one is misjudged"
-    ways.add_argument("--check-set", metavar="NAME", help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    text = "check model, data and engine; load nothing large"
-    parser.add_argument("--dry-run", action="store_true", help=text)
 
 
 def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, write_page: PageWriter) -> int:

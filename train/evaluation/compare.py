@@ -6,8 +6,6 @@ The difference is B minus A, with questions as the sample. Failed attempts are e
 second difference counts them as wrong.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 A run that learns from records (`run.live` is None) has none of these.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -8,8 +8,6 @@ A group waits until its records are on disk; sets run one after the other. Only 
 memory. A retried sibling has the key, and so the noise, of the failed one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence

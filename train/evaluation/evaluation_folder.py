@@ -12,8 +12,6 @@ A killed process loses only the append in progress. A resumed one truncates a to
 all their attempts, and runs the others. A run keeps its evaluation at step N in evaluations/step_N.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -4,8 +4,6 @@ Each digest is a SHA-256 that `rocstar eval --verify` can compute again. None de
 name of a machine.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence

@@ -319,16 +319,10 @@ class Evaluation:
     def metrics(self, name: str) -> dict[str, float]:
         """Return the metrics by their names of train/record/metrics.py."""
         optional = {f"eval/{name}/reward_mean": self.reward_mean, f"eval/{name}/pass@{self.k}": self.pass_at_k}
-        return {key: value for key, value in optional.items() if value is not None} | {
-            f"eval/{name}/avg@{self.k}": self.avg,
-            f"eval/{name}/ci_low": self.ci_low,
-            f"eval/{name}/ci_high": self.ci_high,
-            f"eval/{name}/num_tasks": self.num_tasks,
-            f"eval/{name}/n_short": self.n_short,
-            f"eval/{name}/failed": self.failed,
-            f"eval/{name}/tool_error_share": self.tool_error_share,
-            f"eval/{name}/is_truncated": self.is_truncated,
-        }
+        fields = ("ci_low", "ci_high", "num_tasks", "n_short", "failed", "tool_error_share", "is_truncated")
+        found = {f"eval/{name}/{field}": getattr(self, field) for field in fields}
+        known = {key: value for key, value in optional.items() if value is not None}
+        return known | {f"eval/{name}/avg@{self.k}": self.avg} | found
 
 
 def unscored_error(trajectories: Sequence[Trajectory]) -> Exception:

@@ -9,8 +9,6 @@ The model is constant: its version is 0 in every record. Step N has the tasks an
 with this model, whichever steps came before.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter
@@ -31,6 +29,7 @@ from rocstar.engine.types import Failed, Group, Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_attempts, run_share
 from rocstar.train.evaluation.saved_model import open_engine_and_agent, run_to_end, with_model
+from rocstar.train.groups.advantages import weights_of
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
@@ -177,7 +176,7 @@ def record_teacher(
 async def _all_steps(
     recipe: Recipe, stage: StageConfig, tasks: list[Task], out: Path, steps: int, log: ConsoleLog
 ) -> dict[str, float]:
-    total, rewards = Counter[str](), 0.0
+    total, rewards, weights = Counter[str](), 0.0, 0.0
     cursor, budget = TaskCursor(tasks, seed=recipe.run.seed, rl=recipe.rl), TimeBudget()
     done = record_files(out / TRAJECTORIES)
     with Console(steps, [stage.name], log=log) as console:
@@ -211,10 +210,11 @@ async def _all_steps(
                 metrics = rollout_metrics(selection)
                 console.on_step({"step": step, "stage": stage.name} | metrics | budget.finish())
                 total.update({k: int(v) for k, v in metrics.items() if k.startswith("ledger/")})
-                scored = [t.outcome.reward for g in groups for t in g.scored if isinstance(t.outcome, Scored)]
-                rewards += sum(scored)
+                scored = [t for g in groups for t in g.scored]
+                weight = sum(weights_of(scored))
+                rewards, weights = rewards + weight * metrics.get("reward/mean", 0.0), weights + weight
                 total["steps"], total["scored"] = total["steps"] + 1, total["scored"] + len(scored)
-    return dict(total) | {"reward/mean": rewards / max(1, total["scored"])}
+    return dict(total) | {"reward/mean": rewards / max(1.0, weights)}
 
 
 def _write(path: Path, selection: Selection, stage: StageConfig, decode: Callable[[Sequence[int]], str]) -> None:

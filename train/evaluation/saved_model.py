@@ -1,7 +1,5 @@
 """A model on disk without a learner: open it as an agent, evaluate it, or score trajectories with it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

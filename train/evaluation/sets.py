@@ -3,8 +3,6 @@
 [[eval]] + tasks ──> EvaluationSet ──agent_for_set──> the run's agent with the settings of the set
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 
 from rocstar.engine.types import Scored, Trajectory
-from rocstar.train.algorithm.advantages import ESTIMATORS, Advantage, Estimator, Sample
+from rocstar.train.algorithm.advantages import ESTIMATORS, Advantage, Estimator, Path, Sample
+from rocstar.train.algorithm.advantages.tree import path_weights
 from rocstar.train.recipe import own_code
 from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 
@@ -19,14 +20,38 @@ FIELD = "rl.advantage"
 def sample_of(trajectory: Trajectory, outcome: Scored, teacher: Sequence[float] | None = None) -> Sample:
     """Return the estimator's view of a trajectory. `teacher`: its log-prob of each loss token."""
     rollout = trajectory.logprobs[trajectory.loss_mask()].tolist() if teacher is not None else ()
+    lengths, shared = (
+        [turn.end - turn.start for turn in trajectory.turns],
+        trajectory.fork.turns if trajectory.fork else 0,
+    )
     return Sample(
         reward=outcome.reward,
         is_correct=outcome.is_correct,
-        tokens_U=tuple(turn.end - turn.start for turn in trajectory.turns),
+        tokens_U=(*[0] * shared, *lengths[shared:]),
         errors_U=tuple(sum(result.is_error for result in turn.results) for turn in trajectory.turns),
-        tool_tokens=trajectory.response_length - trajectory.num_policy_tokens,
+        tool_tokens=trajectory.response_length - trajectory.num_policy_tokens - sum(lengths[:shared]),
+        shared_tokens=sum(lengths[:shared]),
+        path=path_of(trajectory),
         gaps_T=tuple(theirs - ours for theirs, ours in zip(teacher or (), rollout, strict=True)),
     )
+
+
+def path_of(trajectory: Trajectory) -> Path:
+    """Return the root's number and the forks behind it."""
+    sibling, forks = trajectory.key.order
+    return ((0, sibling), *((turns, number) for turns, number in forks))
+
+
+def weights_of(trajectories: Sequence[Trajectory]) -> list[float]:
+    """Return the path weight of each, among these of any tasks: those of a root's leaves sum to 1.
+
+    A mean with them is that of rollouts without forks, of which a prefix counts once however often it forks.
+    """
+    if all(t.fork is None for t in trajectories):
+        return [1.0] * len(trajectories)
+    roots = dict[tuple[str, int], int]()
+    numbers = [roots.setdefault((t.task.id, t.key.sibling), len(roots)) for t in trajectories]
+    return path_weights([((0, n), *path_of(t)[1:]) for n, t in zip(numbers, trajectories, strict=True)])
 
 
 def check_advantage(name: str) -> None:

@@ -25,6 +25,7 @@ from rocstar.engine.rollout.buffer import SlotBuffer, SlotBufferError
 from rocstar.engine.rollout.feed import GroupFeed, Ticket
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task
+from rocstar.train.groups.fork_rule import fork_rule
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing
 from rocstar.train.groups.source import Batch, Roller, counts, staleness, unneeded_of, versions_of, work_name
@@ -113,7 +114,12 @@ class AheadGroups:
         self._waits, self._attempts = WaitingTimes(engine), Attempts()
         watched = self._waits.watching(agent)
         self._roller = Roller(
-            agent=watched, nodes=nodes, journal=journal, engine=engine, unneeded=unneeded_of(rl, seed)
+            agent=watched,
+            nodes=nodes,
+            journal=journal,
+            engine=engine,
+            forks=fork_rule(rl),
+            unneeded=unneeded_of(rl, seed),
         )
         self._feed: GroupFeed | None = None
         self._has_taken = False

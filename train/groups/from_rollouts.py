@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rocstar.engine.record.files import record_files
-from rocstar.engine.record.json_record import RecordError, from_record
+from rocstar.engine.record.json_record import RecordError, check_branches, from_record
 from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Group, Origin, Scored, Trajectory
 from rocstar.train.groups.advantages import check_advantage
@@ -124,11 +124,16 @@ class Records:
         """
         path = self.files[step - 1]
         trajectories = [self._trajectory(path, record) for record in _read(path)]
-        trajectories.sort(key=lambda t: (*_group_of(t), t.key.sibling))
+        trajectories.sort(key=lambda t: (*_group_of(t), t.key.order))
         for one, other in itertools.pairwise(trajectories):
             if one.key == other.key:
                 raise ConfigError(f"{path}: trajectory {one.key} occurs twice; keep one of them")
         siblings = [tuple(members) for _, members in itertools.groupby(trajectories, key=_group_of)]
+        try:
+            for members in siblings:
+                check_branches(members)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from None
         return [Group(task=members[0].task, trajectories=members) for members in siblings]
 
     def _trajectory(self, path: Path, record: dict[str, Any]) -> Trajectory:

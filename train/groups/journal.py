@@ -1,6 +1,6 @@
 """The records of a running run: groups as they end, then the decisions on them.
 
-    a group ends ──> ended(step, group) ──writer thread──> step_N.columns
+    a group ends ──> ended(step, group) ──writer thread──> step_N.columns, each root behind its branches
     step is judged ──> seal(step, verdicts) ──writer thread──> step_N.index      (engine/record/)
     resume ──> found(step, task) ──> the group that a killed process had written: it is not rolled out again
 
@@ -24,7 +24,7 @@ from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame
 from rocstar.engine.record.files import FRAMES, INDEX, LEARNED, is_sealed, learned_files, record_files
 from rocstar.engine.record.json_record import RecordError, Verdict
 from rocstar.engine.record.step_file import FrameFile, FramePlace, Judged, StepFile, complete_frames, frames_offset
-from rocstar.engine.types import Failed, Group, Task, Trajectory
+from rocstar.engine.types import Failed, Group, Task, Trajectory, TrajectoryKey
 from rocstar.engine.waits import waiting
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import TrainingStopped
@@ -46,6 +46,8 @@ T = TypeVar("T")
 Judgements = Sequence[tuple[Trajectory, Verdict]]
 _Attempt = tuple[str, int]
 """Task and sibling."""
+_Tree = dict[str, FramePlace]
+"""The positions of a rollout and its branches, by `TrajectoryKey.branch`."""
 
 
 def may_be_tried(trajectory: Trajectory) -> bool:
@@ -97,8 +99,10 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="records")
         self._sealing: asyncio.Future[None] | None = None
         self._files: dict[int, FrameFile] = {}
-        self._places: dict[int, dict[_Attempt, FramePlace]] = {}
-        """The position of each attempt, for the steps that were read."""
+        self._places: dict[int, dict[_Attempt, _Tree]] = {}
+        """The positions of each attempt, for the steps that were read."""
+        self._begun: dict[tuple[int, _Attempt], _Tree] = {}
+        """Branches whose root has not come yet, by the step of their file."""
         self._read: set[int] = set()
 
     @property
@@ -132,10 +136,12 @@ class Journal:
         caused it.
         """
         found = await self.attempts(step, task, size=size)
-        return Group(task=task, trajectories=tuple(found)) if len(found) == size else None
+        is_whole = sum(t.fork is None for t in found) == size
+        return Group(task=task, trajectories=tuple(found)) if is_whole else None
 
     async def attempts(self, step: int, task: Task, *, size: int) -> list[Trajectory]:
-        """The siblings below `size` that `found` would take, by number; a group may lack some of them."""
+        """The siblings below `size` that `found` would take, by number, each before its branches; a group may lack
+        some of them."""
         return await self._do(self._look, step, task, size) if self.goes_on else []
 
     async def learned(self, step: int, tasks: Mapping[str, Task]) -> list[Group] | None:
@@ -188,24 +194,32 @@ class Journal:
     def _path(self, step: int) -> Path:
         return records_file(self._directory, step)
 
-    def _known(self, step: int) -> dict[_Attempt, FramePlace]:
-        """Return the position of each attempt, of an earlier process too; of two the later."""
+    def _known(self, step: int) -> dict[_Attempt, _Tree]:
+        """Return the positions of each attempt, of an earlier process too; of two the later."""
         if step not in self._places:
             self._places[step] = {}
             for place in complete_frames(self._path(step), self._about):
                 with contextlib.suppress(FrameError):  # damaged on the disk: rolled out again
-                    key = frame_key(place.read())
-                    self._places[step][key.task_id, key.sibling] = place
+                    self._note(step, frame_key(place.read()), place)
+            self._begun.clear()  # the earlier process ended before their root came
         return self._places[step]
+
+    def _note(self, step: int, key: TrajectoryKey, place: FramePlace) -> None:
+        """Take in a frame of a step's file. A root ends what is known of the attempt."""
+        attempt = key.task_id, key.sibling
+        if key.branch:
+            self._begun.setdefault((step, attempt), {})[key.branch] = place
+        else:
+            self._places[step][attempt] = {"": place, **self._begun.pop((step, attempt), {})}
 
     def _look(self, step: int, task: Task, size: int) -> list[Trajectory]:
         known, is_judged = self._known(step), is_sealed(self._path(step))
         found = []
-        for place in [known[task.id, k] for k in range(size) if (task.id, k) in known]:
+        for tree in [known[task.id, k] for k in range(size) if (task.id, k) in known]:
             with contextlib.suppress(FrameError, RecordError):
-                trajectory = decode_frame(place.read(), task).trajectory
-                if is_judged or not may_be_tried(trajectory):
-                    found.append(trajectory)
+                members = [decode_frame(place.read(), task).trajectory for place in tree.values()]
+                if is_judged or not any(map(may_be_tried, members)):
+                    found += sorted(members, key=lambda t: t.key.order)
         return found
 
     def _batch(self, step: int, tasks: Mapping[str, Task]) -> list[Group] | None:
@@ -219,7 +233,7 @@ class Journal:
         except (RecordError, KeyError):
             return None
         return [
-            Group(task=found[0].task, trajectories=tuple(sorted(found, key=lambda t: t.key.sibling)))
+            Group(task=found[0].task, trajectories=tuple(sorted(found, key=lambda t: t.key.order)))
             for found in groups.values()
         ]
 
@@ -230,14 +244,15 @@ class Journal:
         return self._files[step]
 
     def _append(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        # A killed process may leave a part: without its root, the last of each attempt, a branch is none.
+        ordered = sorted(trajectories, key=lambda t: t.fork is None)
         frames = []
-        for t in trajectories:
+        for t in ordered:
             texts = [self._decode(t.ids[s.start : s.end].tolist()) for s in t.segments]
             frames.append(encode_frame(t, texts))
         places = self._file(step).append(frames)
-        known = self._known(step)
-        for t, place in zip(trajectories, places, strict=True):
-            known[t.task.id, t.key.sibling] = place
+        for t, place in zip(ordered, places, strict=True):
+            self._note(step, t.key, place)
 
     def _seal(self, step: int, verdicts: Judgements, stage: str) -> None:
         """The trajectories of a step are mostly those of its number; others were begun under an earlier."""
@@ -247,7 +262,7 @@ class Journal:
         judged = []
         for t, verdict in verdicts:
             attempt = t.task.id, t.key.sibling
-            place = self._known(t.key.step).get(attempt) or self._known(step)[attempt]
+            place = (self._known(t.key.step).get(attempt) or self._known(step)[attempt])[t.key.branch]
             answers = num_answers(t)
             judged.append(Judged(trajectory=t, verdict=verdict, num_answers=answers, place=place))
         self._file(step).seal(judged, stage=stage)

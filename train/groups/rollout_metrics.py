@@ -1,18 +1,21 @@
 """Metrics of a step's trajectories. Names: train/record/metrics.py.
 
-`reward/mean` and `tool/*` are over all generated trajectories, before RoC (contract 11).
+`reward/mean` and `tool/*` are over all generated trajectories, before RoC (contract 11). With forks, means and shares
+are by path weight: those of rollouts without forks, in expectation. Were leaves pooled, prefixes that fork (those with
+an error, say) would count more than others. Numbers of calls and tokens count each once, where it was sampled.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from statistics import fmean
+from math import fsum
 from typing import Final
 
 from rocstar.engine.record.signs import is_looping, is_timed_out
 from rocstar.engine.rollout.rollout import ENDED_EARLY
 from rocstar.engine.types import Failed, Scored, Trajectory
+from rocstar.train.groups.advantages import weights_of
 from rocstar.train.groups.selection import Selection
 from rocstar.train.tasks.verify import extract_answer, num_answers
 
@@ -20,21 +23,23 @@ from rocstar.train.tasks.verify import extract_answer, num_answers
 def rollout_metrics(selection: Selection) -> dict[str, float]:
     """Everything known before the update."""
     trajectories = [t for t, _ in selection.verdicts]
-    rewards, correct = _rewards(trajectories), [t for t in trajectories if _is_correct(t)]
-    results = [r for t in trajectories for r in t.results]
+    weighted = list(zip(weights_of(trajectories), trajectories, strict=True))
+    rewards = [(w, t.outcome.reward) for w, t in weighted if isinstance(t.outcome, Scored)]
+    correct = [(w, t) for w, t in weighted if _is_correct(t)]
+    results = [r for t in trajectories for turn in t.own_turns for r in turn.results]
     ledger = selection.ledger()
     metrics = {
-        "tool/error_share": _mean(r.is_error for r in results),
-        "tool/calls_mean": _mean(len(t.results) for t in trajectories),
+        "tool/error_share": _error_share(weighted),
+        "tool/calls_mean": _mean((w, len(t.results)) for w, t in weighted),
         "tool/executed_share": _mean(
-            any(r.status not in (*_NO_TOOL, "bad_arguments") for r in t.results) for t in trajectories
+            (w, any(r.status not in (*_NO_TOOL, "bad_arguments") for r in t.results)) for w, t in weighted
         ),
         "tool/session_restarts": float(sum(r.restarted for r in results)),
         "tool/session_replays": float(sum(r.replayed for r in results)),
-        "seq_len/mean": _mean(len(t.ids) for t in trajectories),
+        "seq_len/mean": _mean((w, len(t.ids)) for w, t in weighted),
         "seq_len/max": float(max((len(t.ids) for t in trajectories), default=0)),
-        "is_truncated/mean": _mean(t.is_truncated for t in trajectories),
-        "num_turns/mean": _mean(len(t.turns) for t in trajectories),
+        "is_truncated/mean": _mean((w, t.is_truncated) for w, t in weighted),
+        "num_turns/mean": _mean((w, len(t.turns)) for w, t in weighted),
         "ledger/generated": float(len(trajectories)),
         "ledger/timed_out": float(selection.num_timed_out),
         "groups/used": float(selection.groups_used),
@@ -46,28 +51,47 @@ def rollout_metrics(selection: Selection) -> dict[str, float]:
     metrics |= {f"ledger/{bucket}": float(ledger[bucket]) for bucket in buckets}
     if rewards:
         metrics["reward/mean"] = _mean(rewards)
-        metrics["reward/correct_share"] = len(correct) / len(rewards)
+        metrics["reward/correct_share"] = _mean(
+            (w, _is_correct(t)) for w, t in weighted if isinstance(t.outcome, Scored)
+        )
     if selection.kept:
-        metrics["reward/mean_kept"] = _mean(_rewards(selection.kept))
-    if any(t.results for t in correct):
-        metrics["tool/error_share_in_correct"] = _mean(r.is_error for t in correct for r in t.results)
-    penalties = [v for t, v in selection.verdicts if v.penalty_error is not None and _is_correct(t)]
-    if penalties:
-        metrics["penalty/error_mean"] = _mean(v.penalty_error or 0.0 for v in penalties)
-        metrics["penalty/format_mean"] = _mean(v.penalty_format or 0.0 for v in penalties)
+        kept = set(map(id, selection.kept))
+        metrics["reward/mean_kept"] = _mean(
+            (w, t.outcome.reward) for w, t in weighted if id(t) in kept and isinstance(t.outcome, Scored)
+        )
+    if any(t.results for _, t in correct):
+        metrics["tool/error_share_in_correct"] = _error_share(correct)
+    judged = [
+        (w, v.penalty_error, v.penalty_format or 0.0)
+        for (w, t), (_, v) in zip(weighted, selection.verdicts, strict=True)
+        if v.penalty_error is not None and _is_correct(t)
+    ]
+    if judged:
+        metrics["penalty/error_mean"] = _mean((w, error) for w, error, _ in judged)
+        metrics["penalty/format_mean"] = _mean((w, form) for w, _, form in judged)
     metrics |= {f"tool/status/{s}": float(n) for s, n in Counter(r.status for r in results).items()}
     metrics |= _by_tool(trajectories)
     kinds = Counter(t.outcome.kind for t in trajectories if isinstance(t.outcome, Failed))
     kinds.pop(ENDED_EARLY, None)
     metrics |= {f"failed/{kind}": float(n) for kind, n in kinds.items()}
-    reasons = Counter(t.finish_reason.value for t in trajectories)
-    metrics |= {f"finish/{reason}": n / len(trajectories) for reason, n in reasons.items()}
-    return metrics | text_metrics(trajectories) | released_metrics(selection)
+    for reason in dict.fromkeys(t.finish_reason for t in trajectories):
+        metrics[f"finish/{reason.value}"] = _mean((w, t.finish_reason is reason) for w, t in weighted)
+    return metrics | fork_metrics(weighted) | text_metrics(trajectories) | released_metrics(selection)
+
+
+def fork_metrics(weighted: Sequence[tuple[float, Trajectory]]) -> dict[str, float]:
+    """Return `fork/branches` and `fork/recovered`; nothing of a step without forks."""
+    branches = sum(t.fork is not None for _, t in weighted)
+    if not branches:
+        return {}
+    groups = {(t.key.step, t.task.id) for _, t in weighted}
+    failing = [(w, t) for w, t in weighted if any(result.is_error for result in t.results)]
+    return {"fork/branches": branches / len(groups), "fork/recovered": _mean((w, _is_correct(t)) for w, t in failing)}
 
 
 def _by_tool(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """Return calls and errors of each tool. Unknown names are ignored: the policy may write any."""
-    turns = [turn for t in trajectories for turn in t.turns if turn.results]
+    turns = [turn for t in trajectories for turn in t.own_turns if turn.results]
     of_tools = [
         (call.name, result.is_error)
         for turn in turns
@@ -98,15 +122,11 @@ def released_metrics(selection: Selection) -> dict[str, float]:
         "reject_equal_reward/solve_equal_total_ratio": (zeros + ones) / max(1, len(rewards)),
         "reject_equal_reward/solve_equal_zeros": float(zeros),
         "reject_equal_reward/solve_equal_non_all_zeros": float(ones),
-        "roc_error_ratio/global_err_ratio": _mean(penalties),
-        "roc_answer_format/answer_per_rollout_mean": _mean(answers),
+        "roc_error_ratio/global_err_ratio": _mean((1.0, penalty) for penalty in penalties),
+        "roc_answer_format/answer_per_rollout_mean": _mean((1.0, n) for n in answers),
         "roc_answer_format/zero_answer_count": float(sum(n == 0 for n in answers)),
         "roc_answer_format/gt_one_answer_count": float(sum(n > 1 for n in answers)),
     }
-
-
-def _rewards(trajectories: Iterable[Trajectory]) -> list[float]:
-    return [t.outcome.reward for t in trajectories if isinstance(t.outcome, Scored)]
 
 
 _NO_TOOL = ("malformed_call", "unknown_tool", "too_many_calls")
@@ -117,9 +137,16 @@ def _is_correct(trajectory: Trajectory) -> bool:
     return isinstance(trajectory.outcome, Scored) and trajectory.outcome.is_correct
 
 
-def _mean(values: Iterable[float]) -> float:
-    numbers = [float(v) for v in values]
-    return fmean(numbers) if numbers else 0.0
+def _mean(weighted: Iterable[tuple[float, float]]) -> float:
+    """The mean of values, each with its weight before it; 0 without any."""
+    pairs = list(weighted)
+    return fsum(w * value for w, value in pairs) / fsum(w for w, _ in pairs) if pairs else 0.0
+
+
+def _error_share(weighted: Sequence[tuple[float, Trajectory]]) -> float:
+    """Failed calls as a share of all calls of whole paths; 0 without calls."""
+    calls = fsum(w * len(t.results) for w, t in weighted)
+    return fsum(w * sum(r.is_error for r in t.results) for w, t in weighted) / calls if calls else 0.0
 
 
 SAMPLE: Final = 256

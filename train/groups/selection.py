@@ -133,8 +133,8 @@ def _negative_if_late(trajectory: Trajectory) -> Trajectory:
     """
     if _kind(trajectory) != POLICY_TIMEOUT:
         return trajectory
-    segments = trajectory.segments
-    while len(segments) > 1 and segments[-1].origin is not Origin.policy:
+    segments, shared = trajectory.segments, trajectory.fork.start if trajectory.fork else 0
+    while len(segments) > 1 and segments[-1].origin is not Origin.policy and segments[-1].start >= shared:
         segments = segments[:-1]
     end = segments[-1].end
     return replace(
@@ -217,7 +217,9 @@ def unneeded_siblings(
 def resample_on_correct(group: Group, config: RlConfig, *, seed: int) -> ResampledGroup:
     """Keep `group_size` siblings: the correct ones by their penalty, the others at random.
 
-    The draw depends on `seed` and the keys of the trajectories alone.
+    The draw depends on `seed` and the keys of the trajectories alone. A branch is a sibling like a root: quotas and
+    penalties are of whole paths, as the judge's rewards are, and the learner's share of a task stays the same whatever
+    forked.
     """
     late = (TRAJECTORY_TIMEOUT, POLICY_TIMEOUT)
     num_timed_out = sum(_kind(trajectory) in late for trajectory in group.trajectories)

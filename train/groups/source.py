@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rocstar.engine.inference.base import EngineTimes
 from rocstar.engine.nodes.node import GroupOrder
 from rocstar.engine.progress.progress import Attempts, working
+from rocstar.engine.rollout.forks import ForkRule
 from rocstar.engine.rollout.group import Unneeded, all_groups, run_group
 from rocstar.engine.rollout.rollout import Agent
 from rocstar.engine.types import Group, Task, Trajectory
+from rocstar.train.groups.fork_rule import fork_rule
 from rocstar.train.groups.journal import Journal
 from rocstar.train.groups.selection import num_missing, unneeded_siblings
 from rocstar.train.groups.waiting_times import WaitingTimes
+from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.time_budget import TimeBudget
 
@@ -80,6 +83,8 @@ class Roller:
     """Has groups of an earlier process, and takes each group that ends."""
     engine: EngineTimes | None = None
     """Of `agent`; needed with a journal."""
+    forks: ForkRule | None = None
+    """Of siblings that this process rolls out."""
     unneeded: Unneeded | None = None
     """As of `run_group`, for whole groups of this process."""
 
@@ -105,8 +110,12 @@ class Roller:
         if not again and (found := await self.found(task, size=size, step=step)) is not None:
             return found
         if self.nodes is None and self.ended is None:
-            run = run_group if self.unneeded is None else partial(run_group, unneeded=self.unneeded)
-            group = await run(self.agent, task, size=size, seed=seed, step=step, first=first)
+            run = partial(run_group, forks=self.forks, unneeded=self.unneeded)
+            try:
+                group = await run(self.agent, task, size=size, seed=seed, step=step, first=first)
+            except ExceptionGroup as failures:
+                stopped = failures.subgroup(TrainingStopped)
+                raise (failures if stopped is None else stopped.exceptions[0]) from None  # one says why
         else:
             order = GroupOrder(
                 task=task,
@@ -175,6 +184,7 @@ class LiveGroups:
             nodes=self.nodes,
             journal=self.journal,
             engine=self.engine,
+            forks=fork_rule(self.rl),
             unneeded=unneeded_of(self.rl, self.seed),
         )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rocstar.engine.types import Group, Scored, Task
 from rocstar.train.algorithm.difficulty import SolveRate
+from rocstar.train.groups.advantages import weights_of
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.tasks.data import content_id, interleave_by_source
@@ -67,14 +69,16 @@ class TaskCursor:
     def observe(self, groups: Sequence[Group]) -> dict[str, float]:
         """Take in the outcomes of a step's groups, all generated siblings, and return the metrics of the supply.
 
+        With forks a sibling counts by its path weight: a root and its branches are one attempt.
         A task is retired once its rate reaches `rl.retire_above`, unless only `rl.tasks_per_step` would be left.
         """
         if not self.observes:
             return {}
         for group in sorted(groups, key=lambda group: (group.task.id, group.trajectories[0].key.step)):
-            task, outcomes = group.task.id, [t.outcome for t in group.scored]
-            correct = sum(isinstance(outcome, Scored) and outcome.is_correct for outcome in outcomes)
-            self._rates[task] = self._rates.get(task, SolveRate()).after(correct, len(outcomes))
+            task, scored = group.task.id, group.scored
+            pairs = [(w, t.outcome) for w, t in zip(weights_of(scored), scored, strict=True)]
+            correct = math.fsum(w for w, outcome in pairs if isinstance(outcome, Scored) and outcome.is_correct)
+            self._rates[task] = self._rates.get(task, SolveRate()).after(correct, math.fsum(w for w, _ in pairs))
             has_more = len(self._tasks) - len(self._retired) > self._least
             if has_more and self._retire_above < 1 and self._rates[task].rate >= self._retire_above:
                 self._retired.add(task)

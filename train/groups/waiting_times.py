@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from rocstar.engine.inference.base import EngineTimes
@@ -90,16 +91,24 @@ class _WatchedBox:
     times: WaitingTimes
     box: ToolBox
 
-    @contextlib.asynccontextmanager
-    async def open(self, *, seed: int) -> AsyncIterator[Tools]:
-        async with self.box.open(seed=seed) as tools:
-            yield _WatchedTools(self.times, tools)
+    def open(self, *, seed: int) -> AbstractAsyncContextManager[Tools]:
+        return _watched(self.times, self.box.open(seed=seed))
+
+
+@contextlib.asynccontextmanager
+async def _watched(times: WaitingTimes, opening: AbstractAsyncContextManager[Tools]) -> AsyncIterator[Tools]:
+    async with opening as tools:
+        yield _WatchedTools(times, tools)
 
 
 @dataclass(frozen=True, slots=True)
-class _WatchedTools:
+class _WatchedTools(Tools):
     times: WaitingTimes
     tools: Tools
+
+    def branch(self, *, seed: int) -> AbstractAsyncContextManager[Tools] | None:
+        opening = self.tools.branch(seed=seed)
+        return None if opening is None else _watched(self.times, opening)
 
     async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
         with self.times.working("tools"):

@@ -3,8 +3,6 @@
 Legend: C hidden size, H query heads, K key-value heads, D head size, F width inside the MLP.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

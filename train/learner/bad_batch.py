@@ -7,8 +7,6 @@ A batch with a NaN input has no losses, gradient norms and log-probs: null. If n
 checkpoint reproduces the error with this batch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -5,8 +5,6 @@ microbatch. Rows go by falling cost to the microbatch that has the least so far 
 first: Graham, Bounds on multiprocessing timing anomalies, 1969), under a budget of tokens.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -138,7 +138,8 @@ def policy_examples(
 ) -> list[Example]:
     """The sequences of the trajectories of one optimizer step, weighted by the step's global token counts.
 
-    All sequences of a trajectory have its advantage and its weight per token. With `echo` the tokens that `bodies`
+    All sequences of a trajectory have its advantage and its weight per token; of a branch, tokens before its fork are
+    context, for its parent has them. With `echo` the tokens that `bodies`
     finds in tool segments are learned by imitation, each with weight echo / their number in the step: a denominator
     apart from that of the policy's tokens, which long outputs would otherwise thin.
     """
@@ -173,6 +174,7 @@ def sequence_examples(
             echo=None if echo is None else echo[tokens],
             advantage=advantage if isinstance(advantage, int | float) else advantage[begin:end],
             name=sequence_name(name, k),
+            is_branch=trajectory.fork is not None,
         )
 
 
@@ -350,7 +352,7 @@ def _collate(rows: Sequence[_Row]) -> MicroBatch:
         weights_T=of_targets((e.weights for e in examples), np.float32),
         advantages_T=torch.from_numpy(np.concatenate([e.advantages for e in examples]).astype(np.float32)),
         rollout_logprobs_T=of_targets((e.rollout_logprobs for e in examples), np.float32),
-        after_tool_T=of_targets((after_tool(e.mask) for e in examples), bool),
+        after_tool_T=of_targets((after_tool(e.mask) | e.is_branch for e in examples), bool),
         **_echo_columns(examples, paths),
     )
 

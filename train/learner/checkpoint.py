@@ -8,8 +8,6 @@ A directory without COMPLETE, or with the name .partial, is ignored. A failed sa
 one leaves a .partial, which the next `prune` removes.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -6,8 +6,6 @@
 waits for the write in flight. A failed write is raised by the next `begin`, `check` or `finish`.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path

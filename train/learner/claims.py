@@ -7,8 +7,6 @@ transformers itself maps the tensors to the modules, on tensors without memory. 
 values of a head stored beside the embedding it is tied to.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,7 +1,5 @@
 """The cold start: its conversations as examples, its start model, and the training."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One token row that the learner learns from, as columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +37,8 @@ class Example:
     """The advantage of every token with loss, or one number for each."""
     name: str = ""
     """The name of its trajectory, for messages."""
+    is_branch: bool = False
+    """Another trajectory sampled its beginning, up to a tool's output."""
 
     def __post_init__(self) -> None:
         """Take columns from sequences. ValueError for lengths that do not fit together."""

@@ -3,8 +3,6 @@
 The package `gguf` reads them, as it does for transformers; here no read goes beyond the end of the file.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping

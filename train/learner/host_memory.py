@@ -7,8 +7,6 @@ A GPU copies pinned (page-locked) memory by itself, at the speed of its bus. Pag
 buffer of the driver, a part at a time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import sys

@@ -1,7 +1,5 @@
 """The state of a name on the Hugging Face hub without downloading it: cached, available, or missing."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Release the learner's device memory for another user of the device."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Optimizers and schedules of torch, put together; nothing here is our own mathematics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 Every rank imports it, and the commands to other ranks hold its name alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

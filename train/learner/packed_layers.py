@@ -8,8 +8,6 @@ kept.
 Legend: T flat tokens, R of them kept, C hidden size, H query heads, K key-value heads, D head size.
 """
 
-from __future__ import annotations
-
 from types import MethodType
 from typing import Any
 

@@ -9,8 +9,6 @@ Legend: I input tokens, T tokens with loss, R input tokens that predict one or s
 V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from types import MethodType

@@ -7,8 +7,6 @@ Under "node" weights are gathered and gradients parted inside a node; between no
 are parted already.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ last message, as long as each lives and at most REPLY_S. torchrun itself does no
 of another node's process.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -8,8 +8,6 @@ softmax(logits / temperature).
 Legend: N policy tokens of a trajectory, T those of a microbatch.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ waits for the file of the one before, the end of the run for the last. A full di
 does not end the run: no update uses them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`--dry-run`: the plan of a run, and all that is missing for it. Nothing is built, written or downloaded."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

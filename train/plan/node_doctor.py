@@ -3,37 +3,17 @@
 Exit codes: 0 fit, 1 with warnings, 2 not fit. The launchers of cluster/ ask every node first.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rocstar.sandbox.command_line import number_option
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
 
 PORT = 29500
-
-
-def add_node_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `--node`. Fields of the recipe follow as --section.field=value."""
-    text = "this node before a run, with what RECIPE needs of it where one is given"
-    parser.add_argument("--node", nargs="?", const="", metavar="RECIPE", help=text)
-    number = number_option(1, math.inf, "a number of nodes, 1 or more")
-    text = "of --node: as many nodes take part; several need more of each"
-    parser.add_argument("--nodes", type=number, default=1, metavar="N", help=text)
-    text = "of --node: it only serves, on all its GPUs, and no rank of the learner is here"
-    parser.add_argument("--serves", action="store_true", help=text)
-    port = number_option(1, 65_535, "a port, 1 to 65535")
-    text = "of --node: a port that must be free; may be repeated; default: torchrun's, 29500"
-    parser.add_argument("--port", dest="ports", type=port, action="append", metavar="P", help=text)
-    text = "of --node: where the run's folder is to be; default runs/NAME"
-    parser.add_argument("--output-dir", type=Path, help=text)
 
 
 def node_doctor(options: argparse.Namespace, fields: Sequence[str]) -> int:

@@ -3,8 +3,6 @@
 A check ends in one of three verdicts: ready, missing (exit code 2), or could not be checked.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -23,6 +21,7 @@ from rocstar.sandbox.child.flavours import FLAVOURS
 from rocstar.sandbox.extras import missing_extra_message
 from rocstar.train.data.eval_questions import EvalQuestions
 from rocstar.train.groups.advantages import check_advantage
+from rocstar.train.groups.fork_rule import check_fork
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import hub, model_io
 from rocstar.train.learner.checkpoint import checkpoint_bytes
@@ -535,6 +534,7 @@ def examine_engine(
     found.collect(lambda: check_reward(recipe.reward))
     found.collect(lambda: check_advantage(recipe.rl.advantage))
     found.collect(lambda: check_loss(recipe.rl.loss))
+    found.collect(lambda: check_fork(recipe.rl, nodes or Machines.parse(None).all_nodes))
     if elsewhere and recipe.agent.kind == "program":
         found.unknown.append(f"agent.command = {shlex.join(recipe.agent.command)!r}: a program of the other machines")
     else:

@@ -1,7 +1,5 @@
 """Whether the recipe's chat template shows all that rows say; asked before anything is built."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import sys

@@ -5,8 +5,6 @@ recipe, config.toml of the run -> changes -> refused: the finished part would no
 last checkpoint, metrics.jsonl -> complete, or the rows that stay
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import tomllib
@@ -23,21 +21,8 @@ from rocstar.train.recipe.load import flat_fields, parse_recipe, to_toml
 from rocstar.train.record.metrics import Row, rows_behind
 from rocstar.train.record.run_directory import CONFIG, METRICS, check_claim, keep_config
 
-_REASONS = {
-    "is the policy that was trained": "model.path model.scratch.* lora.*",
-    "is part of what the policy reads": "model.template model.task_prompt model.thinking model.date tools.* tool.text "
-    "tool.max_output_tokens tool.max_parallel_calls environments.*",
-    "is behind the run: the weights have learned it": "sft.*",
-    "is how the policy was evaluated so far; the two ends of a curve would not compare": "agent.* reward.kind "
-    "reward.args* reward.mode eval.*.set eval.*.name eval.*.data* eval.*.limit eval.*.samples_per_task "
-    "eval.*.temperature eval.*.max_response_tokens eval.*.max_turns",
-    "rounds the policy's log-probs, which are compared with those on record": "model.dtype model.head_dtype",
-    "orders the tasks and keys all noise": "run.seed",
-    "is part of what is executed and judged": "model.thoughts",
-    "is what the policy's programs can import": "tool.flavour",
-    "is part of the distribution whose log-probs are on record": "rl.temperature",
-}
-FIXED: Final[Mapping[str, str]] = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+_REASONS = tomllib.loads(Path(__file__).with_name("resume.toml").read_text(encoding="utf-8"))
+FIXED: Final[Mapping[str, str]] = {name: reason for reason, names in _REASONS.items() for name in names}
 """Fields that a resumed run must not change, and why. Those of a stage that has begun: see `_stages`.
 
 A test lists the other fields, with the reason that each may change."""

@@ -4,8 +4,6 @@ rank 0:      engine <── EnginePublisher <── the learner's weights, or th
 other node:  engine <── `serve_in` <── FullWeights, in which every rank takes part
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine

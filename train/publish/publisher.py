@@ -1,7 +1,5 @@
 """The publisher interface of a run: it takes new weights. `Measure` reports an engine's metrics of a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol

@@ -8,8 +8,6 @@ Nodes that only serve have no learner, so nothing in their memory can be sent: t
 its files.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future

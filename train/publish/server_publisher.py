@@ -16,8 +16,6 @@ rollouts and before the learner's next update. `publish` waits for them only if 
 node, or a node has no learner.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -364,6 +364,12 @@ class Recipe(Section):
                 f"rl.overlong_buffer = {self.rl.overlong_buffer} is not below stages.max_response_tokens = "
                 f"{shortest}: every response would lose reward; lower it"
             )
+        if self.rl.fork != "none" and (self.environments or self.agent.kind != "builtin"):
+            other = "[[environments]]" if self.environments else f"agent.kind = {self.agent.kind!r}"
+            raise ValueError(
+                f"rl.fork = {self.rl.fork!r} copies the sessions of [[tools]], and {other} has state that cannot be "
+                "copied; set rl.fork = 'none', or remove the other"
+            )
         if not self.rl.uses_rewards:
             check_teacher(self.teacher, self.rl)
         labels = [config.label for config in self.eval]

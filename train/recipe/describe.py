@@ -1,7 +1,5 @@
 """`rocstar recipe`: the documentation of the fields as a short table, in full, as JSON, and as a page."""
 
-from __future__ import annotations
-
 import json
 import re
 import textwrap

@@ -54,6 +54,12 @@ class EngineConfig(Section):
     max_running: Expert[Annotated[int, Unit("rows")]] = Field(
         256, ge=1, description="rows decoded together by an embedded engine"
     )
+    drafts: Expert[Annotated[int, Unit("tokens")]] = Field(
+        8,
+        ge=0,
+        description="tokens that a row of an embedded engine on a CPU tries in a forward besides its next one, at "
+        "most, from texts of the same prompt; what is sampled stays the same; 0 = none",
+    )
     deterministic: Expert[bool] = Field(
         False,
         description="decode in lockstep with the tools, and add up in one order: on a CPU the same seed and "

@@ -1,7 +1,5 @@
 """Errors that are shown as a message instead of a traceback. Exit codes: train/record/ending.py."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One line for an error of a recipe: field, value, reason and fix; and the field that a wrong name means."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

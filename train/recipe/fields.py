@@ -1,7 +1,5 @@
 """Every field of the recipe with all that its declaration says of it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import types

@@ -1,7 +1,5 @@
 """[model] of a recipe: the trained model, and the text form of its conversations."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator

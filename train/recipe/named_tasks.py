@@ -7,8 +7,6 @@ After loading every reference is replaced by its table: the recipe of a run show
 of a named table is a change of all fields that use it.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any

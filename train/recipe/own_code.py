@@ -6,8 +6,6 @@
 The path is written out when the recipe is read, so a run's config.toml finds the code from anywhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

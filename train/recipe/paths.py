@@ -5,8 +5,6 @@ A model's path may be a hub name, and a template's a bundled one: these are path
 thing on this machine.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex
@@ -18,7 +16,7 @@ from typing import Any
 from rocstar.train.recipe.named_tasks import Place, table_at, task_places
 
 CODE_FIELDS: tuple[Place, ...] = (
-    ("reward", "kind"), ("rl", "advantage"), ("rl", "loss"), ("engine", "kind"), ("agent", "kind")
+    ("reward", "kind"), ("rl", "advantage"), ("rl", "loss"), ("rl", "fork"), ("engine", "kind"), ("agent", "kind")
 )  # fmt: skip
 """Fields that may name code of the recipe's own (own_code.py), "module:name"; callbacks, tools and
 environments do, too."""

@@ -25,14 +25,16 @@ from rocstar.train.recipe.section import (
     Unit,
 )
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "distill")
-"""Advantages by name: train/algorithm/advantages/ has a page for each."""
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "distill", "fork_loo", "treerl")
+"""Advantages by name, in train/algorithm/advantages/; the last two, for rollouts that fork, in tree.py."""
 ROLLOUT_LOSSES = ("cispo", "gspo", "dppo", "sapo")
 """Policy losses that start from the rollout's log-probs, so that they contain the importance weight."""
 CONSTANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "clip": ("clip_low", "clip_high"), **{name: (name,) for name in ROLLOUT_LOSSES}
 }  # fmt: skip
 """Policy losses by name, a page each in train/algorithm/losses/, and the fields of [rl] with their constants."""
+FORKS = ("none", "error", "turn")
+MOST_BRANCHES = 63
 Trajectories = Annotated[int, Unit("trajectories")]
 Ratio = Annotated[float, Unit("ratio")]
 Probability = Annotated[float, Unit("probability")]
@@ -125,8 +127,8 @@ class RlConfig(Section):
     )
     advantage: Expert[str] = Field(
         "grpo",
-        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp', 'distill' (train/algorithm/advantages/), or "
-        "'module:function', looked for beside the recipe, then on sys.path",
+        description="'grpo', 'dr_grpo', 'rloo', 'reinforce_pp', 'distill', with forks 'fork_loo', 'treerl' "
+        "(train/algorithm/advantages/), or 'module:function', looked for beside the recipe, then on sys.path",
     )
     length_penalty: Expert[Share] = Field(
         0.0,
@@ -140,6 +142,21 @@ class RlConfig(Section):
         0,
         ge=0,
         description="last tokens before stages.max_response_tokens within which the reward falls, by 1 at the limit",
+    )
+    fork: Expert[str] = Field(
+        "none",
+        description="where a rollout goes on several times: 'none', 'error' (behind a failed call), 'turn' (behind "
+        "each turn with calls), or 'module:function' of a task and its turns so far",
+    )
+    fork_width: Expert[Annotated[int, Unit("continuations")]] = Field(
+        2, ge=2, le=16, description="continuations at a fork, the original one included"
+    )
+    fork_depth: Expert[Annotated[int, Unit("forks")]] = Field(1, ge=1, le=4, description="forks on one path at most")
+    fork_tokens: Expert[Tokens] = Field(
+        0,
+        ge=0,
+        description="most tokens that all branches of one rollout add, tool results included: each may add its even "
+        "share, and is cut there; 0 = up to stages.max_response_tokens",
     )
     temperature: Expert[Temperature] = Field(1.0, gt=0, description="of the policy's sampling, and of its loss")
     lr: LearningRate = Field(1e-6, gt=0, description="learning rate after the warm-up, then constant")
@@ -206,6 +223,27 @@ class RlConfig(Section):
         return self
 
     @property
+    def most_branches(self) -> int:
+        """Of one rollout: fork_width to the power of fork_depth, less the rollout itself; 0 without forks."""
+        return 0 if self.fork == "none" else int(self.fork_width**self.fork_depth) - 1
+
+    @model_validator(mode="after")
+    def _the_fork_is_known_and_bounded(self) -> RlConfig:
+        if self.fork not in FORKS and not is_reference(self.fork):
+            raise ValueError(f"fork = {self.fork!r} is not known; {suggest(self.fork, (*FORKS, 'module:function'))}")
+        if self.most_branches > MOST_BRANCHES:
+            raise ValueError(
+                f"fork_width = {self.fork_width} and fork_depth = {self.fork_depth} allow one rollout "
+                f"{self.most_branches} branches, more than {MOST_BRANCHES}; lower one of them"
+            )
+        if 0 < self.fork_tokens < self.most_branches:
+            raise ValueError(
+                f"fork_tokens = {self.fork_tokens} is not a token for each of {self.most_branches} branches; raise "
+                "it, or set it to 0"
+            )
+        return self
+
+    @property
     def uses_rewards(self) -> bool:
         """False where a teacher's log-probs are the advantages: every scored trajectory is learned."""
         return self.advantage != "distill"
@@ -253,6 +291,7 @@ class RlConfig(Section):
             "retire_above": self.retire_above < 1,
             "difficulty_floor": self.difficulty_floor < 1,
             "advantage": not self.uses_rewards,
+            "fork": self.fork != "none",
         }
         if self.end_early and any(needing.values()):
             name = next(name for name, needs in needing.items() if needs)

@@ -6,8 +6,6 @@ Every field has a description, and every number a unit; `rocstar recipe` prints 
 recipes set is `Expert[...]`: it works like any other, and is left out of the short table.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 

@@ -10,8 +10,6 @@ Invariant: a listener changes a run only by `StopRun`. A listener that raises an
 with its traceback, and removed; the console is ours, and its errors are bugs.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -15,13 +15,8 @@ from rocstar.train.record import console_text
 from rocstar.train.record.callbacks import Callback
 from rocstar.train.record.time_budget import PHASES
 
-PHASE_STYLES = dict(
-    zip(
-        PHASES,
-        ("blue", "bright_blue", "cyan", "yellow", "magenta", "green", "white", "red", "bright_black"),
-        strict=True,
-    )
-)
+_STYLES = "blue bright_blue cyan yellow magenta green white red bright_black"
+PHASE_STYLES = dict(zip(PHASES, _STYLES.split(), strict=True))
 CURVES: tuple[tuple[str, str, str, float | None], ...] = (
     ("reward", "reward/mean", "{:.2f}", 1.0),
     ("tool errors in correct", "tool/error_share_in_correct", "{:.0%}", None),

@@ -4,8 +4,6 @@ Codes: 0 done, 1 the work failed, 2 a recipe, option, path or disk is not usable
 its traceback.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

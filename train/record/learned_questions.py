@@ -1,7 +1,5 @@
 """The evaluation questions that a recipe also trains on, as an evaluation records them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

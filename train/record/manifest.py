@@ -7,8 +7,6 @@ A resumed run adds an entry; an entry changes only at its end. The environment a
 the command line are excluded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -5,7 +5,8 @@ name means or whether two spellings are one. `{...}` in a name stands for a word
 evaluation set, a status, a number.
 
 `reward/mean` and all of `tool/*`, `seq_len/*`, `num_turns/*`, `is_truncated/*` and `finish/*` are taken over
-every generated trajectory of the step, before RoC drops any (rewards: over those with one).
+every generated trajectory of the step, before RoC drops any (rewards: over those with one). With forks they are by
+path weight (train/groups/rollout_metrics.py).
 """
 
 import json

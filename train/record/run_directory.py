@@ -1,7 +1,5 @@
 """A run's folder, claimed by one process, and the targets of `--out`: checked first, never written over."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

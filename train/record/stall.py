@@ -3,8 +3,6 @@
 waits of trajectories, learner, publish (waits.py) -> watchdog -> the oldest wait ends -> exit code 1
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -3,8 +3,6 @@
 A tracker's package is imported when the tracker is made, so that training does not need it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """The folder of a training run as Python data, while it trains and afterwards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

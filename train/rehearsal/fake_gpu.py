@@ -12,8 +12,6 @@ nothing, and `torch.testing`'s fake process group, whose collectives return at o
 Nothing here is thread-safe: it changes names of torch while it lasts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

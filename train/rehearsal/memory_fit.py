@@ -1,7 +1,5 @@
 """Whether learner and engine fit a GPU, and which field of the recipe to change where it does not. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ Invariant: the sum over categories equals the allocated bytes of a caching alloc
 blocks of BLOCK bytes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping

@@ -6,8 +6,6 @@ An act begins with the memory that the act before leaves: weights and moments ex
 every step of a run but the first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import math

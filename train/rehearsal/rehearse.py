@@ -4,8 +4,6 @@ recipe ─> rows of its lengths ─> real packing ─┐
 configuration ─> model without weights ─> real FSDP2 learner on a GPU that is not there ─> acts ─> Rehearsal
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 import warnings

@@ -4,8 +4,6 @@ recipe | run | checkpoint ──> recipe ──> engine and sandbox ──> Endp
                                                                   └─> records, config.toml
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,10 +1,9 @@
-"""`rocstar serve` and `rocstar chat`: their options, and what these choose. Imports torch only to work."""
+"""`rocstar serve` and `rocstar chat`: the effect of their options. Imports torch only to work."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import re
 import secrets
 import sys
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rocstar.sandbox.command_line import format_error, number_option
+from rocstar.sandbox.command_line import format_error
 from rocstar.sandbox.extras import missing_extra_message
 from rocstar.sandbox.http.guard import Owner, Owners, load_owners, require_token_unless_loopback
-from rocstar.sandbox.http.listening import add_access_log_options, add_listening_options, parse_address
+from rocstar.sandbox.http.listening import parse_address
 from rocstar.sandbox.http.printable import printable_line
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
@@ -29,69 +28,6 @@ if TYPE_CHECKING:
 
 Loading = Callable[[], AbstractContextManager[None]]
 """Shows that torch is being imported."""
-
-
-_number = number_option(1, math.inf, "a number, 1 or more")
-_seed = number_option(1 - (1 << 63), (1 << 63) - 1, "a seed, a whole number of 64 bits")
-_temperature = number_option(0, 10, "a temperature, 0 to 10", float)
-_seconds = number_option(0, math.nextafter(1e7, 0), "a number of seconds, 0 or more", float)
-
-
-def add_serve(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
-    """The options of `rocstar serve`."""
-    _add_target(parser, recipe_help)
-    add_listening_options(parser, 8000)
-    add_access_log_options(parser)
-    _add_records(parser, "served")
-    _add_limits(parser)
-    text = "choices in flight, running or waiting; more are refused with 429; default 1024"
-    parser.add_argument("--max-choices", type=_number, default=1024, metavar="N", help=text)
-    text = "how long a choice may wait for a place in the engine; default 120"
-    parser.add_argument("--queue-timeout", type=_seconds, default=120.0, metavar="S", help=text)
-    text = "how long what goes on may take to end after SIGTERM; default 30"
-    parser.add_argument("--drain", type=_seconds, default=30.0, metavar="S", help=text)
-
-
-def _add_target(parser: argparse.ArgumentParser, recipe_help: str) -> None:
-    text = (
-        f"a run directory (its last checkpoint), a checkpoint or model folder, or {recipe_help}; modules "
-        "that its recipe names are printed and imported: give no run of people whom you do not trust"
-    )
-    parser.add_argument("target", metavar="RUN_OR_MODEL_OR_RECIPE", help=text)
-    parser.add_argument("--model", help="Hugging Face directory, checkpoint, or hub name; default model.path")
-
-
-def _add_records(parser: argparse.ArgumentParser, name: str) -> None:
-    text = f"folder of the records, new or of the same model; default runs/{name}-NAME"
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--out", type=Path, metavar="DIR", help=text)
-    where.add_argument("--no-records", action="store_true", help="keep no records")
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    text = "tokens of an answer, tool results included; default: as the recipe's last stage"
-    parser.add_argument("--max-tokens", type=_number, metavar="N", help=text)
-    text = "turns of an answer; default: as the recipe's last stage"
-    parser.add_argument("--max-turns", type=_number, metavar="N", help=text)
-
-
-def add_chat(parser: argparse.ArgumentParser, *, recipe_help: str) -> None:
-    """The options of `rocstar chat`."""
-    _add_target(parser, f"the URL of a server (http://HOST:PORT), or {recipe_help}")
-    text = "of a URL: the model's name there; default rocstar-agent"
-    parser.add_argument("--served-model", default="rocstar-agent", metavar="NAME", help=text)
-    text = "of a URL: a file that holds its token"
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--prompt", metavar="P", help="ask this, print the answer and end; - = standard input")
-    text = "go on from a recorded trajectory, token for token: before a turn, or behind its end"
-    parser.add_argument("--from", dest="start", metavar="FILE:ROW[@TURN]", help=text)
-    text = "of --prompt, or where standard input is no terminal, a prompt a line: one JSON object per answer"
-    parser.add_argument("--json", action="store_true", help=text)
-    parser.add_argument("--n", type=_number, default=1, metavar="K", help="ask K times at once, and vote")
-    parser.add_argument("--temperature", type=_temperature, metavar="T", help="default: as the server has it")
-    parser.add_argument("--seed", type=_seed, metavar="S", help="of the noise; default: a new one each time")
-    _add_records(parser, "chats")
-    _add_limits(parser)
 
 
 def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) -> int:

@@ -134,7 +134,7 @@ async def open_sandbox(recipe: Recipe, *, flavours: Sequence[str] | None = None)
     pool = SandboxPool(
         flavours or needed_flavours(recipe),
         max_live=engine.sandbox_children or None,
-        max_sessions=engine.max_running * engine.num_replicas if is_notebook else 0,
+        max_sessions=engine.max_running * engine.num_replicas * (1 + recipe.rl.most_branches) if is_notebook else 0,
         # A trajectory ends within its own time limit: no interpreter is taken from a living one.
         lease_s=engine.trajectory_timeout_s + 60.0,
     )

@@ -3,8 +3,6 @@
 How weights get into them: train/publish/engine_publisher.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses
@@ -200,6 +198,7 @@ def engine_of(
         kv_share=KV_SHARE / config.num_replicas,
         lockstep=config.deterministic,
         head_dtype=HEAD_DTYPES[recipe.model.head_dtype],
+        drafts=config.drafts,
     )
 
 
@@ -223,14 +222,14 @@ async def open_engines(
 
 
 def memory_measure(engines: list[EmbeddedEngine]) -> Measure:
-    """Return the function of memory shortages since its last call; names: train/record/metrics.py."""
-    before = (0, 0)
+    """Return the function of memory shortages and drafts since its last call; names: train/record/metrics.py."""
+    names = ("rows_evicted", "out_of_memory", "drafts_right")
+    before = dict.fromkeys(names, 0)
 
     def measure() -> dict[str, float]:
         nonlocal before
-        now = sum(engine.rows_evicted for engine in engines), sum(engine.out_of_memory for engine in engines)
-        evicted, failed = (float(a - b) for a, b in zip(now, before, strict=True))
-        before = now
-        return {"engine/rows_evicted": evicted, "engine/out_of_memory": failed}
+        now = {name: sum(getattr(engine, name) for engine in engines) for name in names}
+        then, before = before, now
+        return {f"engine/{name}": float(now[name] - then[name]) for name in names}
 
     return measure

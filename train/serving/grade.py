@@ -7,8 +7,6 @@ the waiting rows, so that the input may be endless. An invalid row ends the work
 line, after the rows before it are written.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

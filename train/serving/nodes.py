@@ -12,8 +12,6 @@ weights (train/publish). The end of the learner thread or of the service ends th
 a nonzero code unless rank 0 stopped it: torchrun then ends the others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

@@ -4,8 +4,6 @@ It serves its own weights, for `rocstar eval` and `rocstar rollout`. Records wit
 cannot be used for training.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import AsyncIterator

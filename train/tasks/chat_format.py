@@ -1,7 +1,5 @@
 """How a conversation of the recipe is put in words: its chat template with its tokenizer and tools."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast

@@ -8,8 +8,6 @@ Questions go to the sandbox (symbolic.py), all of an answer at once; their answe
 decided here, and nothing is evaluated.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,13 +8,13 @@ the program is right, so nothing in the data says that careful programs are corr
 is a real execution. The result depends on (tasks, count, seed) alone, not on the order of executions.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rocstar.engine.progress.progress import Work, working
@@ -41,36 +41,9 @@ class Programs:
     wrong: tuple[str, ...]
 
 
+_ENTRIES = tomllib.loads(Path(__file__).with_name("demonstrations.toml").read_text(encoding="utf-8"))
 FAMILIES: Mapping[str, Programs] = {
-    "gcd": Programs(
-        right=(f"{_IMPORT}print(math.gcd({{a}}, {{b}}))",),
-        wrong=("print({a} % {b})", "print(min({a}, {b}))", f"{_IMPORT}print(math.lcm({{a}}, {{b}}))"),
-    ),
-    "lcm": Programs(
-        right=(f"{_IMPORT}print(math.lcm({{a}}, {{b}}))",),
-        wrong=("print(max({a}, {b}))", "print({a} + {b})", f"{_IMPORT}print(math.gcd({{a}}, {{b}}))"),
-    ),
-    "products": Programs(
-        right=("print({a} * {b})", f"{_IMPORT}print(math.prod([{{a}}, {{b}}]))"),
-        wrong=("print({a} + {b})", "print({a} ** 2)"),
-    ),
-    # Wrong programs differ from the right ones in their first token and copy every number: a wrong sign or a
-    # missing term would teach that copying is optional.
-    "chain_sum": Programs(
-        right=("print({expression})", "x = {expression}\nprint(x)"),
-        wrong=("print(max({numbers}))", "print(min({numbers}))"),
-    ),
-    "count_primes": Programs(
-        right=(
-            f"{_IMPORT}print(sum(all(n % d for d in range(2, math.isqrt(n) + 1)) "
-            "for n in range({first}, {b} + 1)))",
-        ),
-        wrong=("print(({b} - {a}) // 2)", "print(len(range({a}, {b})))"),
-    ),
-    "count_bits": Programs(
-        right=("print(bin({a}).count('1'))", "print(int.bit_count({a}))"),
-        wrong=("print(len(bin({a})))", "print(bin({a}).count('0'))"),
-    ),
+    name: Programs(right=tuple(entry["right"]), wrong=tuple(entry["wrong"])) for name, entry in _ENTRIES.items()
 }
 """The programs of each family, as templates of `_values`."""
 

@@ -8,8 +8,6 @@ The judge waits for the last line. If the program ends after the first word with
 cause. The nonce is read after grading, so graded text cannot know it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

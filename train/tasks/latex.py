@@ -5,8 +5,6 @@
 Nothing here is evaluated, and no value changes.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 import unicodedata
@@ -145,45 +143,10 @@ _Rule = tuple[tuple[str, ...], re.Pattern[str], str]
 first takes a tenth of the time."""
 
 
-def _rules(*rules: tuple[tuple[str, ...], str, str]) -> tuple[_Rule, ...]:
-    return tuple((parts, re.compile(pattern), replacement) for parts, pattern, replacement in rules)
-
-
-_TRIGONOMETRIC = ("\\sin", "\\cos", "\\tan")
-_FUNCTIONS = "arcsin|arccos|arctan|sin|cos|tan|ln|log"
-_SAME_LATEX = _rules(
-    (("\\\\",), r"\\\\\s*\[[0-9.]+\s*[a-z]{2}\]", r"\\\\ "),
-    ((",\\!",), r",\\!\s*", ","),
-    (("\\!",), r"\\!", ""),
-    (("\\left", "\\right", "\\big", "\\Big"), r"\\(?:left|right|[bB]ig+[lrm]?)(?![A-Za-z])\s*\.?", ""),
-    # A wrong but common habit: the command runs into the next letter.
-    (("\\q",), r"\\q?quad", " "),
-    (("\\%",), r"\\%", "%"),
-    (("\\,", "\\;", "\\:", "\\ "), r"(?<!\\)\\[,;: ]", " "),
-)
-_SAME_COMMANDS = _rules(
-    (("\\mathbb",), r"\\mathbb\s*\{?\s*([A-Z])(?![A-Za-z])\s*\}?", r"\\mathbb{\1}"),
-    (("\\pmod",), r"\\pmod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9A-Za-z]))", r"\\pmod{\1\2}"),
-    (("\\mod",), r"\\mod\s*(?:\{\s*([^{}]*?)\s*\}|([0-9]+|[A-Za-z]))$", r"\\pmod{\1\2}"),
-    (("\\bmod",), r"(\\equiv(?![A-Za-z]).*)\\bmod\s*([0-9]+|[A-Za-z])$", r"\1\\pmod{\2}"),
-    (("\\begin",), r"[(\[] ?\\begin\{(?:matrix|array)\}(?:\{[lcr|]*\})?", r"\\begin{pmatrix}"),
-    (("\\end",), r"\\end\{(?:matrix|array)\} ?[)\]]", r"\\end{pmatrix}"),
-    (("\\text",), r"\\text\{([dei])\}", r" \1"),
-    (_TRIGONOMETRIC, r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1(?![0-9])\s*\}?", r"\\arc\1 "),
-    (("\\over",), r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
-    (("\\choose",), r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}", r"\\binom{\1}{\2}"),
-    (("\\operatorname", "\\text"), rf"\\(?:operatorname|text)\s*\{{({_FUNCTIONS})\}}", r"\\\1 "),
-    (("\\infty",), r"(?:^|(?<=[(,\[]))\s*\+\s*\\infty", r" \\infty"),
-)
-_SAME = _rules(
-    (("{,}",), r"\{,\}", ","),
-    (("\\circ",), r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?", r"^\\circ"),
-    ((">=",), r">=", r"\\geq "),
-    (("<=",), r"<=", r"\\leq "),
-    (("!=",), r"!=", r"\\neq "),
-    (("~",), r"~", " "),
-    (("$",), r"(?<!\\)\$", ""),
-    (("  ",), r"  +", " "),
+_RULES = tomllib.loads(Path(__file__).with_name("latex_rules.toml").read_text(encoding="utf-8"))
+_SAME_LATEX, _SAME_COMMANDS, _SAME = (
+    tuple((tuple(parts), re.compile(pattern), replacement) for parts, pattern, replacement in _RULES[name])
+    for name in ("latex", "commands", "plain")
 )
 _MATH = re.compile(r"\\[(\[](.*)\\[)\]]", re.DOTALL)
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")

@@ -7,8 +7,6 @@
 Fields that are null are left out: Parquet gives every message the fields of all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ A literal is read and never computed: no operator but the bar of a fraction of i
 `Fraction`, whatever its length. Digits are ASCII: other scripts' digits are no literal.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A box that restates the question ("\\sum_{k=1}^{100} k^2") would be worth as muc
 evaluated it. So a prediction may use ordinary algebra, and every other operator only if the truth has it too.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -9,8 +9,6 @@ thread (engine/tools/threads.py), where one that hangs keeps its place until the
 trusted: it runs in this process (docs/guide/own-reward.md).
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

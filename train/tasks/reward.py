@@ -16,8 +16,6 @@ The original grades truncated transcripts too, and accepts 4200, 0.42 and 42% fo
 code of arXiv 2508.20722, reimplemented from its description.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

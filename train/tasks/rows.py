@@ -8,8 +8,6 @@ Rows are read lazily. The columns besides question and answer become a task's `m
 - refused by name: everything else (an image, say), and values that are too large or too deep
 """
 
-from __future__ import annotations
-
 import base64
 import datetime
 import decimal

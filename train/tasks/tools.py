@@ -1,7 +1,5 @@
 """The tools of a recipe, as one box without a sandbox; agent.py adds one."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -40,6 +38,11 @@ def tool_box(recipe: Recipe) -> Dispatcher:
             problems.append(str(error))
             continue
         tools += made
+        if recipe.rl.fork != "none" and (bound := [tool.name for tool in made if not tool.can_branch]):
+            problems.append(
+                f"{field} = {choice.kind!r}: rl.fork = {recipe.rl.fork!r} copies sessions, and {', '.join(bound)} "
+                "cannot copy its own; give it a method `async def branch(self, session)`, or set rl.fork = 'none'"
+            )
         for name in sorted(name for tool in made for name in tool.names):
             if name in owners:
                 problems.append(

@@ -7,8 +7,6 @@ tool; an answer within a thought is a draft. Several blocks are not a failure he
 penalty (`num_answers`), as in the paper. Source: arXiv 2508.20722, 2.1 and 2.2.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 from rocstar.engine.chat.toolcalls import spoken_text

@@ -1,7 +1,5 @@
 """Answers that are words or names: compared letter by letter, never as products of letters. Pure."""
 
-from __future__ import annotations
-
 import re
 
 _TEXT = re.compile(r"\\text\{((?:[^{}\\]|\\ )*)\}")

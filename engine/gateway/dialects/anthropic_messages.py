@@ -4,8 +4,6 @@ Blocks of one message become messages: each tool result is one, and adjacent tex
 signatures, redacted thinking and the tools of Anthropic's servers are dropped.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,8 +1,6 @@
 """OpenAI's /v1/chat/completions, with vLLM's fields of token ids: `return_token_ids`, `prompt_token_ids` at the
 top level, `token_ids` of the choice. The stop token is in `token_ids` and in `logprobs`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

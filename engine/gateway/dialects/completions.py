@@ -1,7 +1,5 @@
 """OpenAI's /v1/completions of one prompt, a text or ids. A text is tokenised as it is, without a template."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

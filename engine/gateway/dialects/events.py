@@ -1,7 +1,5 @@
 """JSON of answers, events of streams, and errors in OpenAI's format."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -19,18 +19,9 @@ MAX_IGNORED, MAX_NAME_CHARS = 64, 40
 """Ignored fields of one request that are counted, and characters of a name."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "logit_bias": ({},),
-    "use_beam_search": (False,),
-    "top_logprobs": (0,),
-    "top_p": (1,),
-    "top_k": (-1, 0),
-    "min_p": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "suffix": ("",),
+    **dict.fromkeys(("n", "best_of", "top_p", "repetition_penalty"), (1,)),
+    **dict.fromkeys(("top_logprobs", "min_p", "presence_penalty", "frequency_penalty"), (0,)),
+    **{"top_k": (-1, 0), "logit_bias": ({},), "use_beam_search": (False,), "suffix": ("",)},
 }
 """Fields with the values that change nothing. Other values are ignored and counted."""
 

@@ -1,8 +1,6 @@
 """Tokens in, tokens out: vLLM's /inference/v1/generate at the root, as verifiers' training client asks for it
 (renderers/client.py). The answer names each token by its id and has a log-prob for each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ Items of one turn (reasoning, message, function calls) become one message. Tools
 are not shown to the policy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple

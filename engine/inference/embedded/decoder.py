@@ -42,7 +42,7 @@ def forward_of(model: PreTrainedModel, *, spare_threads: int = 0, head_dtype: to
     decoder: Forward = _Decoder(model, head_dtype)
     if model.device.type == "cuda" and type(next(model.parameters())) is nn.Parameter:  # no fake tensor
         decoder = GraphedDecode(decoder, native.addresses_of(model), cuda_capture)
-    elif native.fits(model):
+    elif is_native(model):
         decoder = native.NativeForward(model, decoder, spare_threads=spare_threads)
 
     def forward(ids_T: Tensor, positions_T: Tensor, attention: Attention, num_logits: int) -> Tensor:
@@ -50,6 +50,11 @@ def forward_of(model: PreTrainedModel, *, spare_threads: int = 0, head_dtype: to
         return (modules if is_hooked else decoder)(ids_T, positions_T, attention, num_logits)
 
     return forward
+
+
+def is_native(model: PreTrainedModel) -> bool:
+    """Whether the forward is that of native.py, in which a token's bits depend on its own trajectory alone."""
+    return _is_plain(model) and native.fits(model)
 
 
 def _is_plain(model: PreTrainedModel) -> bool:

@@ -6,11 +6,13 @@
 `generate` waits for its tokens; a request waits for a free slot. A learner in the same thread alternates with
 decoding. A learner in another thread calls `hold` and `quiesce` before it changes the weights. A slot belongs
 to a trajectory from its first request until `release`: its KV stays between turns, and the next turn only
-computes the tool's tokens. Siblings copy the KV of the first one's prompt.
+computes the tool's tokens. Siblings copy the KV of the first one's prompt, a branch its parent's up to the fork.
 
 In lockstep, decoding waits while a trajectory that joined has no request, that is, while its tool or judge
 works. The rows that share a forward then do not depend on timing, so equal weights give equal bits; the price
 is that a slow tool delays all trajectories.
+
+On a CPU in float32 a forward also takes drafts of a row's next tokens (drafts.py), and may sample several.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from rocstar.engine.inference.base import (
     check_request,
 )
 from rocstar.engine.inference.embedded import attention
-from rocstar.engine.inference.embedded.decoder import forward_of
+from rocstar.engine.inference.embedded.decoder import forward_of, is_native
+from rocstar.engine.inference.embedded.drafts import Drafts, ForwardTime
 from rocstar.engine.inference.embedded.graphs import SCRATCH_TOKENS
 from rocstar.engine.inference.embedded.kv import (
     KV_SHARE,
@@ -70,8 +73,8 @@ class EmbeddedEngine:
     """Continuous batching with one slot per trajectory.
 
     Invariants: KV that is read was computed under the present weights; no forward takes more than
-    `prefill_tokens` tokens besides one per decoding row; sampling noise depends on (seed, position) only,
-    never on the batch.
+    `prefill_tokens` tokens besides a decoding row's last one and its drafts; sampling noise depends on (seed,
+    position) only, never on the batch.
 
     Capacity: `kv_tokens` bounds rows * tokens of the longest row (None: `kv_share` of the device's free
     memory, by `kv_capacity`). A request that exceeds it alone is refused. Memory is taken as rows come and
@@ -90,8 +93,9 @@ class EmbeddedEngine:
         prefill_tokens: int = 2048,
         lockstep: bool = False,
         head_dtype: torch.dtype | None = None,
+        drafts: int = 0,
     ) -> None:
-        """head_dtype: of the logits (`forward_of`)."""
+        """head_dtype: of the logits (`forward_of`). drafts: most of a row in a forward, on a CPU in float32."""
         config = model.config
         attention.install(model)
         parameter = next(model.parameters())
@@ -122,6 +126,8 @@ class EmbeddedEngine:
         """Rows whose KV gave way to that of others."""
         self.out_of_memory = 0
         """How often memory ran out."""
+        self.drafts_right = 0
+        """Tokens that were sampled as drafted."""
         self._failures = 0
         """How often in a row, without a forward in between."""
         self._attempted = 0
@@ -130,13 +136,16 @@ class EmbeddedEngine:
         self._reading = threading.Lock()
         """Held by the device thread for as long as a burst reads the weights."""
         self._slots = Slots(self._kv, max_running)
+        # Where torch multiplies, bits depend on the number of tokens; in lockstep they may not.
+        may_draft = self._kv.is_native and (not lockstep or is_native(model))
+        self._drafts = Drafts(drafts, ForwardTime.of(model)) if drafts and may_draft else None
         self._waiting: deque[DecodeRequest] = deque()
         self._inbox: deque[DecodeRequest | ScoreRequest | tuple[str, str]] = deque()
         self._scores: deque[ScoreRequest] = deque()
         """Texts to be scored; only the first has keys and values, so that one text's are held at a time."""
         self._lockstep = lockstep
-        self._joined: dict[str, int] = {}
-        """Trajectories in lockstep, by the order in which they joined."""
+        self._joined: dict[str, tuple[int, str]] = {}
+        """Trajectories in lockstep, by the order in which they joined: a branch by its root's, and its name."""
         self._absent: set[str] = set()
         """Those of them that have no request now; while there is one, no forward runs."""
         self._num_joined = 0
@@ -146,6 +155,8 @@ class EmbeddedEngine:
         """Callbacks for a trajectory's first slot."""
         self._listeners: dict[str, Heard] = {}
         """Callbacks for a trajectory's tokens as they arrive."""
+        self._parents: dict[str, str] = {}
+        """The trajectory whose KV a branch begins with."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -190,6 +201,7 @@ class EmbeddedEngine:
             future=asyncio.get_running_loop().create_future(),
             granted=self._granting.pop(request_id, None),
             heard=self._listeners.get(request_id),
+            parent=self._parents.get(request_id),
         )
         return await self._answered(request, request.future, deadline)
 
@@ -289,6 +301,11 @@ class EmbeddedEngine:
         if self._lockstep:
             self._inbox.extend(("join", request_id) for request_id in request_ids)
 
+    def branch(self, request_id: str, branches: Sequence[str]) -> None:
+        for name in branches:
+            self._parents[name] = request_id
+        self.join(branches)
+
     def on_grant(self, request_id: str, granted: Callable[[], None]) -> None:
         self._granting[request_id] = granted
 
@@ -298,6 +315,7 @@ class EmbeddedEngine:
     def release(self, request_id: str) -> None:
         self._granting.pop(request_id, None)
         self._listeners.pop(request_id, None)
+        self._parents.pop(request_id, None)
         self._inbox.append(("release", request_id))
         self._wake.set()
 
@@ -387,8 +405,11 @@ class EmbeddedEngine:
                 continue
             verb, row_id = item
             if verb == "join":
-                self._num_joined += 1
-                self._joined[row_id] = self._num_joined
+                if (parent := self._parents.get(row_id)) is None:
+                    self._num_joined += 1
+                    self._joined[row_id] = self._num_joined, ""
+                else:  # not in the order of the forks, which is timing
+                    self._joined[row_id] = self._joined.get(parent, (0, ""))[0], row_id
                 self._absent.add(row_id)
                 continue
             if self._scores:
@@ -438,7 +459,7 @@ class EmbeddedEngine:
         if not self._waiting:
             return
         if self._joined:  # not in the order of arrival, which is timing
-            self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, 0)))
+            self._waiting = deque(sorted(self._waiting, key=lambda r: self._joined.get(r.row_id, (0, ""))))
         self._widen()
         budget = self._prefill_tokens
         for request in list(self._waiting):
@@ -552,39 +573,54 @@ class EmbeddedEngine:
             self._logits([], self._slots.take_extras(self._prefill_tokens))
             return []
         rows = self._slots.active()
-        logits_NV = self._logits(rows, extras)
+        drafts = self._drafts.propose(rows, self._kv.tokens_per_slot) if self._drafts else [[] for _ in rows]
+        logits_NV = self._logits(rows, extras, drafts)
         requests = [row.request for row in rows if row.request is not None]
-        noise_N = noise([r.seed for r in requests], [len(row.ids) for row in rows])
-        sampled, logprobs = sample(logits_NV, [r.temperature for r in requests], noise_N)
+        places = [(r, len(r.ids) + k) for r, d in zip(requests, drafts, strict=True) for k in range(len(d) + 1)]
+        noise_N = noise([r.seed for r, _ in places], [position for _, position in places])
+        sampled, logprobs = sample(logits_NV, [r.temperature for r, _ in places], noise_N)
         self._failures = 0
-        ended, news = [], News()
-        for row, request, token, logprob in zip(rows, requests, sampled, logprobs, strict=True):
-            row.cached = len(row.ids)
-            row.ids.append(token)
-            finish = request.add(token, logprob, self.version)
-            if request.heard is not None:
-                news.append((request.heard, len(request.new_ids) - 1, token, logprob))
-            if finish is not None:
-                ended.append((row, request, finish))
+        ended, news, first = [], News(), 0
+        for row, request, draft in zip(rows, requests, drafts, strict=True):
+            for n, drafted in enumerate([*draft, None], first):
+                token, logprob = sampled[n], logprobs[n]
+                row.cached = len(row.ids)
+                row.ids.append(token)
+                finish = request.add(token, logprob, self.version)
+                if request.heard is not None:
+                    news.append((request.heard, len(request.new_ids) - 1, token, logprob))
+                if finish is not None:
+                    ended.append((row, request, finish))
+                if finish is not None or token != drafted:  # the logits behind are those of another text
+                    break
+                self.drafts_right += 1
+            first += len(draft) + 1
         if news:
             requests[0].future.get_loop().call_soon_threadsafe(tell, news)
         for row, _, _ in ended:  # behind all of `cached`: a row that moves takes as many tokens along
+            if self._drafts:
+                self._drafts.learn(row)
             self._slots.stop(row)
             if row.row_id in self._joined:
                 self._absent.add(row.row_id)
         return [(request, finish) for _, request, finish in ended]
 
-    def _logits(self, rows: Sequence[Row], extras: Sequence[Extra]) -> Tensor:
-        """The logits of each row's last token. The extras enter the cache and count as cached."""
-        tokens = [row.ids[-1] for row in rows]
+    def _logits(self, rows: Sequence[Row], extras: Sequence[Extra], drafts: Sequence[Sequence[int]] = ()) -> Tensor:
+        """The logits of each row's last token and of its drafts. The extras enter the cache and count as cached."""
+        tokens: list[int] = []
+        positions_N: list[int] = []
+        slots_N: list[int] = []
+        for row, draft in zip(rows, drafts, strict=True):
+            tokens += [row.ids[-1], *draft]
+            positions_N += range(len(row.ids) - 1, len(row.ids) + len(draft))
+            slots_N += [row.slot] * (len(draft) + 1)
         for extra in extras:
             row = self._slots.row_in(extra.slot)
             tokens += row.ids[extra.start : extra.end]
             row.cached = extra.end
-        positions_N, slots_N = [len(row.ids) - 1 for row in rows], [row.slot for row in rows]
         positions_T, plan = self._kv.plan(positions_N, extras, slots_N)
         ids_T = torch.tensor(tokens, device=self._device)
-        return self._forward(ids_T, positions_T, plan, len(rows))
+        return self._forward(ids_T, positions_T, plan, len(slots_N))
 
 
 def _does_not_fit(num_tokens: int, failure: str) -> InferenceError:

@@ -224,6 +224,16 @@ class SlotPlan:
         return slots_T.to(self.kv.device)
 
     @cached_property
+    def _parts(self) -> list[tuple[int, int]]:
+        """The rows of each thread; those of a slot, a token and its drafts, together and in order."""
+        slots_N, n = self.slots_N, len(self.slots_N)
+        parts = min(torch.get_num_threads(), n // ROWS_PER_THREAD) or 1
+        cuts = [n * part // parts for part in range(1, parts)]
+        for k, cut in enumerate(cuts):
+            cuts[k] = next(at for at in range(cut, n + 1) if at == n or slots_N[at] != slots_N[at - 1])
+        return list(itertools.pairwise([0, *cuts, n]))
+
+    @cached_property
     def _padded(self) -> list[_PaddedExtras]:
         lengths = [extra.end - extra.start for extra in self.extras]
         offsets = np.cumsum([0, *lengths]).tolist()
@@ -273,7 +283,7 @@ class SlotPlan:
     def _decode_native(self, keys: Tensor, values: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """The same in csrc/attend/attend.cpp, which writes the new keys and values too."""
         q, k, v = (x if x[0].is_contiguous() else x.contiguous() for x in (q, k, v))
-        out, n = torch.empty(q.shape), len(q)
+        out = torch.empty(q.shape)
 
         def attend(begin: int, end: int) -> None:
             _decode.attend(
@@ -287,8 +297,7 @@ class SlotPlan:
                 end,
             )
 
-        parts = min(torch.get_num_threads(), n // ROWS_PER_THREAD) or 1
-        mine, *others = itertools.pairwise(n * part // parts for part in range(parts + 1))
+        mine, *others = self._parts
         running = [_pool().submit(attend, *other) for other in others]
         attend(*mine)
         for part in running:

@@ -10,6 +10,7 @@ Shapes: T flat tokens, N rows that decode, M positions, D head size, V vocabular
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -159,19 +160,19 @@ def _is_readable(weight: Tensor) -> bool:
 
 
 def parts_of(plan: SlotPlan, num_threads: int) -> list[tuple[int, int, int, int]]:
-    """Each thread's tokens, those of a slot together: from where to where of the rows, and of the extras
-    behind them, which are in the rows' order."""
+    """Each thread's tokens, those of a slot together: from where to where of the rows and their drafts, and of
+    the extras behind them, which are in the rows' order."""
     num_rows, lengths = len(plan.slots_N), [extra.end - extra.start for extra in plan.extras]
     total = num_rows + sum(lengths)
     count = min(num_threads, total // TOKENS_PER_THREAD)
     if count < 2:
         return [(0, num_rows, num_rows, total)]
-    slots = plan.slots_N or [extra.slot for extra in plan.extras]
-    place = {slot: n for n, slot in enumerate(slots)}
+    counts = Counter(plan.slots_N) or dict.fromkeys((extra.slot for extra in plan.extras), 0)
+    slots, place = list(counts), {slot: n for n, slot in enumerate(counts)}
     extras = np.zeros(len(slots), np.int64)
     extras[[place[extra.slot] for extra in plan.extras]] = lengths
     extra_at = num_rows + np.concatenate([[0], np.cumsum(extras)])
-    row_at = np.minimum(np.arange(len(slots) + 1), num_rows)
+    row_at = np.concatenate([[0], np.cumsum(list(counts.values()))])
     ends = np.cumsum(extras) + row_at[1:]
     cuts: list[int] = [
         0,

@@ -25,6 +25,8 @@ class DecodeRequest:
     """To be called on the event loop when it has a slot."""
     heard: Heard | None = None
     """To be called on the event loop for each token."""
+    parent: str | None = None
+    """Of a branch: the row whose first tokens are its own."""
     new_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[list[int]] = field(default_factory=list)
@@ -56,7 +58,8 @@ class DecodeRequest:
 class Row:
     """A slot's owner. `cached` of its `ids` are in the KV cache; `request` is set while it decodes.
 
-    `prefix`: its first prompt without the last token, which siblings can copy.
+    `prefix`: its first prompt without the last token, which siblings can copy. The first `learned` of its ids are
+    in `followers`, those of its task (drafts.py).
     """
 
     row_id: str
@@ -65,6 +68,8 @@ class Row:
     prefix: tuple[int, ...]
     cached: int = 0
     request: DecodeRequest | None = None
+    followers: dict[int, int] | None = None
+    learned: int = 0
 
 
 Done = list[tuple[DecodeRequest, StopReason]]

@@ -138,11 +138,14 @@ class Slots:
             return None
         slot = self._slots.index(None, 0 if self._kv.is_native else self.num_active)
         row = Row(row_id=request.row_id, slot=slot, ids=[], prefix=prefix)
-        if donor is not None and donor.cached >= len(prefix):
-            self._kv.copy(donor.slot, slot, len(prefix))
-            row.cached, row.ids = len(prefix), list(prefix)
-        else:
+        if donor is None or donor.cached < len(prefix):
             self._donors[prefix] = row
+            donor = self.rows.get(request.parent) if request.parent else None
+        if donor is not None:
+            cached = min(donor.cached, len(prefix))
+            if (known := donor.ids[:cached]) == request.ids[:cached]:
+                self._kv.copy(donor.slot, slot, cached)
+                row.cached, row.ids = cached, known
         self._slots[slot] = self.rows[row.row_id] = row
         return row
 

@@ -7,8 +7,6 @@ A GPU's checksums show that weights changed, not to which values. The canary sho
 it does not detect differences below the tolerance.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Several requests may make one answer: the server stops at the model's end of tex
 requested.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Mapping, Sequence

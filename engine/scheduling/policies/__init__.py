@@ -4,8 +4,6 @@ All follow schedule_state.SchedulingPolicy and decide from the same view. Furthe
 against lie in the repository's benchmarks/scheduling/.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

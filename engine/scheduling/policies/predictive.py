@@ -13,8 +13,6 @@ the queue, where its KV is little and the replica is predicted to overflow; to t
 load, where its own has much more than it should.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

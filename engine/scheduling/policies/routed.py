@@ -6,8 +6,6 @@ With max_running = 0 nothing waits here: every turn is sent at once, and the rep
 it can. A replica's loss routes its queue anew.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ their turn ends. A new program is placed immediately if no other waits and a rep
 counts streamed tokens; this uses the replica's report if it is larger than the sum of known contexts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The input line of a chat: history, several lines and paste, by prompt_toolkit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from prompt_toolkit import PromptSession

@@ -1,7 +1,5 @@
 """The output of a chat: appended line by line, at any width, never redrawn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

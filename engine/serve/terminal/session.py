@@ -7,8 +7,6 @@ The person waits for a response, which Ctrl-C stops and keeps, or for a command,
 waits for the person without a timeout.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

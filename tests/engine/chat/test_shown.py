@@ -1,7 +1,5 @@
 """What messages say is in the prompt, in order; a template that leaves some of it out is refused by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -10,8 +10,6 @@ The requests go to a server without a model, and the first two of each client ar
 --gateway the clients run in sessions of the real gateway, over a scripted policy.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

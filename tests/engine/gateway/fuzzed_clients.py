@@ -7,8 +7,6 @@ the reasoning, with other spaces at the ends of texts. It retries requests whose
 earlier turn, compacts its history, and starts sub-agents.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

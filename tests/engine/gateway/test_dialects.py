@@ -1,7 +1,5 @@
 """Dialects of foreign agents: recorded requests, answers, streams, and invalid bodies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from types import ModuleType

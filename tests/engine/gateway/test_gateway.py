@@ -1,7 +1,5 @@
 """The gateway over a policy that follows a script."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence

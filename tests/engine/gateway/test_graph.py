@@ -1,7 +1,5 @@
 """The graph of a session: stored ids continue, edits open roots, each sampled token trains once."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A foreign agent in the place of the turn loop: a function, a program, their results, and their ends."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A teacher behind the gateway: its answers reach the agent, and its conversations are rows of `sft.data`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

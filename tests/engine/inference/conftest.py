@@ -1,7 +1,5 @@
 """Tiny checkpoints, and SGLang's client over a server that stands in for the real one."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path

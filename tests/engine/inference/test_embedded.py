@@ -232,6 +232,37 @@ async def test_siblings_find_no_donor_that_left_its_prompt(embedded: Any, models
         check_turn(plain, *attempt.turns[0], attempt.temperature)
 
 
+@pytest.mark.parametrize("further", [0, 3])
+async def test_a_branch_copies_its_parent_up_to_the_fork(embedded: Any, models: Any, further: int) -> None:
+    """The parent's tokens behind the fork are not the branch's, and those of its tool are not computed yet."""
+    plain, prompt = models("qwen3"), list(range(30, 60))
+    async with embedded(models("qwen3"), max_running=3) as engine:
+        first = await ask(engine, prompt, "s0/a/0", 5)
+        ids = [*prompt, *first.ids, 20, 21]
+        engine.branch("s0/a/0", ["s0/a/0~1.1", "s0/a/0~1.2"])
+        if further:
+            await ask(engine, ids, "s0/a/0", further)
+        for number in (1, 2):
+            got = await ask(engine, ids, f"s0/a/0~1.{number}", 4, seed=number)
+            check_turn(plain, ids, got, 0.7)
+            known = len(ids) - 1 if further or number == 2 else len(ids) - 3
+            assert got.cached_tokens == known
+        engine.release("s0/a/0~1.2")
+        assert list(engine._parents) == ["s0/a/0~1.1"]
+
+
+async def test_a_branch_of_a_parent_that_left_computes_its_tokens(embedded: Any, models: Any) -> None:
+    plain, prompt = models("llama"), list(range(30, 60))
+    async with embedded(models("llama"), max_running=2) as engine:
+        first = await ask(engine, prompt, "s0/a/0", 5)
+        engine.branch("s0/a/0", ["s0/a/0~1.1"])
+        engine.release("s0/a/0")
+        ids = [*prompt, *first.ids, 20]
+        got = await ask(engine, ids, "s0/a/0~1.1", 4)
+        assert got.cached_tokens == 0
+        check_turn(plain, ids, got, 0.7)
+
+
 async def test_donors_are_forgotten_with_their_rows(embedded: Any, models: Any, until: Any) -> None:
     async with embedded(models("llama"), max_running=4) as engine:
         for attempt in attempts():

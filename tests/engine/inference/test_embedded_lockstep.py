@@ -26,7 +26,9 @@ async def converse(engine: Any, k: int, rng: random.Random) -> None:
         engine.release(NAMES[k])
 
 
-async def forwards(embedded: Any, model: Any, seed: int, *, max_running: int, **options: Any) -> list[Any]:
+async def forwards(
+    embedded: Any, model: Any, seed: int, *, max_running: int, talk: Any = converse, **options: Any
+) -> list[Any]:
     """The rows of every forward, with their lengths, under tools whose speed depends on `seed`."""
     rng = random.Random(seed)
     order = list(range(len(NAMES)))
@@ -43,15 +45,18 @@ async def forwards(embedded: Any, model: Any, seed: int, *, max_running: int, **
         engine.join(NAMES)
         async with asyncio.TaskGroup() as group:
             for k in order:
-                group.create_task(converse(engine, k, rng))
+                group.create_task(talk(engine, k, rng))
         assert not engine._absent or engine._inbox
     return told
 
 
-@pytest.mark.parametrize("max_running", [2, 4, 6])
-async def test_forwards_do_not_depend_on_the_speed_of_tools(embedded: Any, models: Any, max_running: int) -> None:
+@pytest.mark.parametrize(("max_running", "drafts"), [(2, 0), (4, 0), (6, 0), (3, 4)])
+async def test_forwards_do_not_depend_on_the_speed_of_tools(
+    embedded: Any, models: Any, max_running: int, drafts: int
+) -> None:
     runs = [
-        await forwards(embedded, models("qwen3"), seed, max_running=max_running, lockstep=True) for seed in range(4)
+        await forwards(embedded, models("qwen3"), seed, max_running=max_running, lockstep=True, drafts=drafts)
+        for seed in range(4)
     ]
     assert runs[0] == runs[1] == runs[2] == runs[3]
     assert len({name for rows in runs[0] for name, *_ in rows}) == len(NAMES)
@@ -101,3 +106,47 @@ async def test_stopped_request_makes_its_trajectory_absent_until_release(
         engine.release("a")
         assert len((await b).ids) == 40
         engine.release("b")
+
+
+async def fork(engine: Any, k: int, rng: random.Random, told: list[str]) -> None:
+    """As `converse`; each even one forks behind its first turn, and so does its branch, in any order of the tools."""
+
+    async def go_on(name: str, ids: list[int], turns: int) -> None:
+        try:
+            for turn in range(turns, 3):
+                got = await ask(engine, ids, name, 3 + (k + turn) % 4, seed=k + 100 * len(name))
+                ids = [*ids, *got.ids, 40 + k, 41]
+                for _ in range(rng.choice([0, 5, 400])):
+                    await asyncio.sleep(0)
+                if name.count("~") + name.count(".") == 2 * turn and k % 2 == 0 and turn < 2:
+                    branch = f"{name}/2.1" if "~" in name else f"{name}~1.1"
+                    engine.branch(name, [branch])
+                    told.append(branch)
+                    group.create_task(go_on(branch, ids, turn + 1))
+        finally:
+            engine.release(name)
+
+    async with asyncio.TaskGroup() as group:
+        await go_on(NAMES[k], list(range(30, 33 + 4 * k)), 0)
+
+
+@pytest.mark.parametrize("max_running", [3, 12])
+async def test_branches_share_forwards_whatever_the_order_of_the_forks(
+    embedded: Any, models: Any, max_running: int
+) -> None:
+    runs, orders = [], []
+    for seed in range(4):
+        told: list[str] = []
+
+        async def converse_and_fork(engine: Any, k: int, rng: random.Random, told: list[str] = told) -> None:
+            await fork(engine, k, rng, told)
+
+        runs.append(
+            await forwards(
+                embedded, models("qwen3"), seed, max_running=max_running, lockstep=True, talk=converse_and_fork
+            )
+        )
+        orders.append(tuple(told))
+    assert runs[0] == runs[1] == runs[2] == runs[3]
+    assert max_running == 3 or len(set(orders)) > 1, "the forks came in one order"
+    assert len({name for rows in runs[0] for name, *_ in rows}) == len(NAMES) + 3 + 3

@@ -1,7 +1,5 @@
 """Pieces of a turn add up to one completion, whoever wrote them."""
 
-from __future__ import annotations
-
 import math
 
 from rocstar.engine.inference.base import Generation, GenerationBuilder, StopReason

@@ -103,18 +103,24 @@ def test_other_attention_is_the_others(models: Any) -> None:
 
 
 @given(
-    rows=st.integers(0, 9), lengths=st.lists(st.integers(0, 200), min_size=9, max_size=9), threads=st.integers(1, 5)
+    rows=st.integers(0, 9),
+    lengths=st.lists(st.integers(0, 200), min_size=9, max_size=9),
+    drafts=st.lists(st.integers(0, 30), min_size=9, max_size=9),
+    threads=st.integers(1, 5),
 )
-def test_each_token_is_in_one_part_with_its_slot(rows: int, lengths: list[int], threads: int) -> None:
+def test_each_token_is_in_one_part_with_its_slot(
+    rows: int, lengths: list[int], drafts: list[int], threads: int
+) -> None:
     slots = [5, 3, 8, 0, 1, 7, 2, 6, 4]
     extras = [
         Extra(slot=slot, start=0, end=length)
         for slot, length in zip(slots[: rows or 9], lengths, strict=False)
         if length
     ]
-    plan: Any = SimpleNamespace(slots_N=slots[:rows], extras=extras)
+    slots_N = [slot for slot, draft in zip(slots[:rows], drafts, strict=False) for _ in range(1 + draft)]
+    plan: Any = SimpleNamespace(slots_N=slots_N, extras=extras)
     parts = native.parts_of(plan, threads)
-    tokens = [slot for slot in slots[:rows]] + [e.slot for e in extras for _ in range(e.end)]
+    tokens = slots_N + [e.slot for e in extras for _ in range(e.end)]
     owner: dict[int, set[int]] = {}
     seen = []
     for number, (begin, end, more_begin, more_end) in enumerate(parts):

@@ -3,8 +3,6 @@
 Recorded by `make test-servers SERVERS_RECORD=1`, without a GPU.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

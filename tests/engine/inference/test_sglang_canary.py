@@ -1,7 +1,5 @@
 """Where checksums cannot be foretold: garbage that a server calls a success reaches nobody."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Weights that pass by once: whole and in order or an error, two buckets at a time, and nobody waits for
 ever."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

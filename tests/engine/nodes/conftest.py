@@ -1,7 +1,5 @@
 """Agents without a model, and orders for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One group at a time, decoded in lockstep: the same bits from one node and from two, whichever had which."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """Grants by predicted-free KV: nothing is lost, nothing is twice, and the emptier node is the next."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

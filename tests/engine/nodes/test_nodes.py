@@ -1,7 +1,5 @@
 """Groups over several nodes are those of one, whatever the nodes do. Time is virtual."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import random

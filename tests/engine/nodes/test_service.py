@@ -1,7 +1,5 @@
 """The service and its client over HTTP on loopback; the fake node passes what the real one passes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Orders and groups travel without loss; what is neither is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

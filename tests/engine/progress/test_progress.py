@@ -1,7 +1,5 @@
 """Counts, rates and the remaining time; when plain output reports; the lines of real rollouts."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Where progress is shown: drawn on a terminal and gone at the end, a line when due elsewhere."""
 
-from __future__ import annotations
-
 import io
 import threading
 

@@ -18,7 +18,7 @@ from rocstar.engine.types import Span, Trajectory, TrajectoryTimes, TurnTimes
 from tests.fakes.trajectories import plain_trajectory
 
 ABOUT = {"recipe": "r"}
-NEW_COLUMNS = ("family", "began", "seconds", "writing_s", "tools_s")
+NEW_COLUMNS = {2: ("family", "began", "seconds", "writing_s", "tools_s", "branch"), 3: ("branch",)}
 DROPPED = Verdict(bucket="dropped_negative", penalty_error=0.0, penalty_format=1.0, advantage=None)
 FAILED = Verdict(bucket="failed", penalty_error=None, penalty_format=None, advantage=None)
 
@@ -90,21 +90,23 @@ def test_many_families_are_none(tmp_path: Path) -> None:
     assert step.families == [""] and not step.rows["family"].any()
 
 
-def test_an_index_of_version_2_is_still_read(tmp_path: Path) -> None:
-    """Its bytes as they were before there were families and times."""
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_index_of_an_earlier_version_is_still_read(tmp_path: Path, version: int) -> None:
+    """Version 2 had no families and no times, version 3 no branches."""
     path = tmp_path / "step_000001.columns"
     made = attempts(2)
     new = sealed(path, [(made[0], kept([0.1, -0.2])), (made[1], DROPPED)])
-    names = [name for name in ROW.names or () if name not in NEW_COLUMNS]
+    names = [name for name in ROW.names or () if name not in NEW_COLUMNS[version]]
     old = np.zeros(2, [(name, ROW[name]) for name in names])
     for name in names:
         old[name] = new.rows[name]
-    about = b'{"v":2,"stage":"one","buckets":["dropped_negative","kept"],"rows":2,"advantages":2}'
+    about = f'{{"v":{version},"stage":"one","buckets":["dropped_negative","kept"],"rows":2,"advantages":2}}'.encode()
     head = struct.pack("<8sI", b"rcsIndx\n", len(about)) + about
     path.with_suffix(".index").write_bytes(head + old.tobytes() + np.array([0.1, -0.2]).tobytes())
     step = StepFile(path)
     assert [step.record(row) for row in range(2)] == [new.record(row) for row in range(2)]
     assert step.families == [""] and np.isnan(step.rows["seconds"]).all()
+    assert step.rows["branch"].tolist() == [b"", b""]
 
 
 def test_without_its_index_a_file_is_a_journal(tmp_path: Path) -> None:

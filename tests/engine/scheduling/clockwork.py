@@ -1,7 +1,5 @@
 """A host in steps, to see what a policy decides and that it cannot see the future."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from typing import Any

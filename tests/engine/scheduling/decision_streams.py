@@ -6,8 +6,6 @@ A replay tells a fresh scheduler the same events, whatever it commands. One stre
 tight and not, all tunables off their defaults, two stages at once with replicas that fail.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import random

@@ -1,7 +1,5 @@
 """An endpoint on loopback over a policy that follows a script."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Attacks of clients on the endpoint. The expected result of each: tests/sandbox/attacks/expected.txt."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

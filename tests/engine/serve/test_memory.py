@@ -1,7 +1,5 @@
 """A server keeps no objects of a conversation that has ended and is on the disk."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import types

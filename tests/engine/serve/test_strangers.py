@@ -1,7 +1,5 @@
 """Invalid and too large requests: they are refused early, and other clients do not wait for them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """Turns from another server: they are streamed as they arrive, and equal the whole response."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rocstar.engine.tools.jupyter import CLOSE_TIMEOUT_S, Interpreter, Ran
+from rocstar.engine.tools.jupyter import CLOSE_TIMEOUT_S, RESEED, Interpreter, Ran
 from rocstar.sandbox.types import ExecResult, Limits, SandboxError, SessionLost
 from tests.fakes import sandbox as fake
 from tests.fakes.scripted_policy import run_virtual
@@ -115,7 +115,7 @@ async def run_branched(sandbox: Any, before: list[str], after: list[str]) -> lis
     made = interpreter(sandbox)
     for code in before:
         await made.run(code, deadline=None)
-    other = await made.branch()
+    other = made.branch()
     return [[await one.run(code, deadline=None) for code in after] for one in (other, made)]
 
 
@@ -135,10 +135,37 @@ def test_a_branch_goes_on_as_the_other_does(before: list[str], after: list[str])
 
 @pytest.mark.parametrize("is_branch", [True, False])
 async def test_whichever_of_two_is_lost_is_built_from_its_own_cells(is_branch: bool) -> None:
-    losses = [None, None, "evicted"] if is_branch else [None, None, None, "evicted"]
+    losses = [*[None] * (4 if is_branch else 5), "evicted"]  # the branch runs "a" and "b" again first
     branch, other = await run_branched(Notebooks(losses), ["a", "b"], ["a"])
     assert [branch[0].replayed, other[0].replayed] == [is_branch, not is_branch]
     assert branch[0].result.stdout == other[0].result.stdout == str([7, "a", "b", "a"])
+
+
+async def test_a_branch_has_a_random_stream_of_its_own_from_its_first_cell_on() -> None:
+    """Its cells of before are run with the parent's, and what a restart begins has its own."""
+    sandbox = Notebooks([*[None] * 6, "died"])
+    made = interpreter(sandbox)
+    await made.run("a", deadline=None, seed=1)
+    branch, unused, empty = made.branch(), made.branch(), interpreter(sandbox).branch()
+    assert len(sandbox.opened) == 1, "an interpreter that is not used is not opened"
+    for code in ("b", "b"):
+        ran = await branch.run(code, deadline=None, seed=2)
+    reseed = RESEED.format(2)
+    assert ran.result.stdout == str([7, "a", reseed, "b", "b"])
+    ran = await branch.run("c", deadline=None, seed=3)
+    assert (ran.result.stdout, ran.restarted) == (str([7, "a", reseed, "b", "b", "c"]), False)
+    ran = await branch.run("d", deadline=None, seed=3)
+    assert (ran.result.stdout, ran.restarted) == (str([2, "d"]), True)
+    assert (await made.run("c", deadline=None, seed=4)).result.stdout == str([7, "a", "c"])
+    assert (await empty.run("c", deadline=None, seed=5)).result.stdout == str([5, "c"])
+    await unused.close()
+
+
+async def test_a_branch_of_what_its_last_cell_ended_says_so() -> None:
+    made = interpreter(Notebooks())
+    await made.run("exit", deadline=None)
+    ran = await made.branch().run("a", deadline=None, seed=2)
+    assert (ran.restarted, ran.result.stdout) == (True, str([2, RESEED.format(2), "a"]))
 
 
 @pytest.mark.parametrize("reason", NOT_ITS_FAULT)

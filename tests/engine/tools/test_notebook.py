@@ -13,7 +13,8 @@ from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JUPYTER_TOOL, JupyterTool
-from rocstar.engine.types import Scored, Task, Trajectory, TrajectoryKey
+from rocstar.engine.tools.tool import ToolContext
+from rocstar.engine.types import Scored, Task, ToolCall, Trajectory, TrajectoryKey
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import Limits
 from tests.fakes.agents import TOKENIZER, make_agent, tool_call
@@ -179,3 +180,56 @@ async def test_rstar2_strings_of_real_cells_are_the_originals(pool: SandboxPool)
     for (code, expected), text in zip(RSTAR2, texts(t), strict=False):
         assert text.rpartition("execution time: ")[0] == expected, code
         assert text.rpartition("execution time: ")[2].endswith("s")
+
+
+async def test_branches_share_no_variable_file_or_random_stream(pool: SandboxPool) -> None:
+    """Real interpreters, in both directions, at the same time."""
+    tool = JupyterTool(limits=LIMITS, flavour="stdlib", style="plain")
+    box = Dispatcher(tools=[tool], sandbox=pool)
+
+    async def cell(tools: Any, code: str, turn: int) -> str:
+        made = ToolCall(name=JUPYTER_TOOL, arguments={"code": code})
+        (result,) = await tools.execute([made], turn=turn, deadline=None)
+        assert result.status == "ok", result.text
+        return str(result.text)
+
+    first = "import os, random\nseen = ['root']\nopen('root', 'w').write('1')\nrandom.random()"
+    draw = "seen, sorted(os.listdir()), random.random()"
+    async with box.open(seed=1) as root:
+        await cell(root, first, 1)
+        openings = [root.branch(seed=seed) for seed in (2, 3)]
+        async with openings[0] as left, openings[1] as right:  # type: ignore[union-attr]
+            made = {"root": root, "left": left, "right": right}
+            for turn in (2, 3):
+                await asyncio.gather(
+                    *(
+                        cell(tools, f"seen.append('{name}')\nopen('of {name}', 'a').write(os.getcwd())", turn)
+                        for name, tools in made.items()
+                    )
+                )
+            drawn = {name: await cell(tools, draw, 4) for name, tools in made.items()}
+            folders = {await cell(tools, "os.getcwd()", 5) for tools in made.values()}
+    assert len(folders) == 3 and pool.sessions == 0
+    for name, text in drawn.items():
+        expected = f"(['root', '{name}', '{name}'], ['of {name}', 'root'], "
+        assert text.startswith(expected), text
+    randoms = [text.rpartition(",")[2] for text in drawn.values()]
+    assert len(set(randoms)) == 3
+    async with box.open(seed=1) as alone:
+        await cell(alone, first, 1)
+        assert (await cell(alone, "random.random()", 2)) + ")" == randoms[0].strip(), "the root's is its own"
+
+
+async def test_a_branch_reads_no_file_of_the_other_by_its_path(pool: SandboxPool) -> None:
+    tool = JupyterTool(limits=LIMITS, flavour="stdlib", style="plain")
+    root = await tool.open(ToolContext(seed=1, deadline=None, sandbox=pool))
+    await root.run("import os", deadline=None)
+    branch = root.branch()
+    for one, other in ((root, branch), (branch, root)):
+        wrote = await one.run("open('secret', 'w').write('42')\nos.getcwd()", deadline=None, seed=5)
+        assert (await one.run(f"open({wrote.result.value} + '/secret').read()", deadline=None)).result.value == "'42'"
+        read = await other.run(f"open({wrote.result.value} + '/secret').read()", deadline=None, seed=6)
+        assert read.result.value is None and (
+            "PermissionError" in read.result.stderr or "NotFound" in read.result.stderr
+        )
+    await asyncio.gather(root.close(), branch.close())

@@ -6,8 +6,6 @@ starts SGLang with the tiny model and a pool of CAPACITY tokens, plays, and writ
 The last one kills the server. Nothing here depends on which tokens are drawn, or on how fast.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -4,8 +4,6 @@ Random generators of torch change between versions and machines; recorded checks
 be worth keeping. Its logits are peaked enough for sampling to look like a model's.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Slow (a whole forward per token) and for tiny models only. What a run does with 
 log-probs are the learner's, can be tested without SGLang.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

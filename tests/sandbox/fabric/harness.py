@@ -211,11 +211,8 @@ async def gather(fabric: Any, codes: list[str], **options: Any) -> dict[int, Any
 
 
 WORKER = """
-import argparse
-from rocstar.sandbox.fabric.cli import add_worker_parser
-parser = argparse.ArgumentParser()
-add_worker_parser(parser.add_subparsers())
-options = parser.parse_args()
+from rocstar.sandbox.cli import build_parser
+options = build_parser().parse_args()
 raise SystemExit(options.run(options))
 """
 

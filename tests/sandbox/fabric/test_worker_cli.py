@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rocstar.sandbox.cli import main
-from rocstar.sandbox.fabric.cli import add_worker_parser, redis_url
+from rocstar.sandbox.cli import build_parser, main
+from rocstar.sandbox.fabric.cli import redis_url
 from rocstar.sandbox.fabric.redis_connection import PREFIX
 from rocstar.sandbox.types import ExecRequest, Status
 
@@ -41,9 +41,7 @@ print("THE END")
 
 
 def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_worker_parser(parser.add_subparsers())
-    return parser.parse_args(["worker", *arguments])
+    return build_parser().parse_args(["worker", *arguments])
 
 
 async def test_a_program_learns_nothing_of_redis() -> None:

@@ -1,7 +1,5 @@
 """A build gives the same bytes in any order and after any kill, and every row has one end."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -1,7 +1,5 @@
 """The file of a build is checked whole, before anything is read, and without torch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

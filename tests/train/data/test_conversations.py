@@ -1,7 +1,5 @@
 """Conversations of public forms arrive in one form; each can be shown, and its calls fit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The first build of docs/guide/data.md gives what the guide shows."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pass rates from records, and the rules that leave tasks out by them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

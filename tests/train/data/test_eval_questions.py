@@ -1,7 +1,5 @@
 """What of a recipe's tasks and texts its evaluation asks, by the one rule of `rocstar data check`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

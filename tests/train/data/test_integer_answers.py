@@ -1,7 +1,5 @@
 """The forms in which a whole number is written, and those that are none."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

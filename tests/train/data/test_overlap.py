@@ -1,7 +1,5 @@
 """Tasks that are questions of evaluation sets are found, and boilerplate is no evidence."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

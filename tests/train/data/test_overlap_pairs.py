@@ -4,8 +4,6 @@
 instruction, some for the sum of a fraction's parts. `alike` are neighbours in MATH by their phrases.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Questions that one answer cannot judge are found by their phrase, and no others."""
 
-from __future__ import annotations
-
 import pytest
 
 from rocstar.train.data.problem_kinds import kind_of

@@ -1,7 +1,5 @@
 """Evaluation folders as `rocstar eval --out` leaves them, written by the code that writes those; no model."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """The built-in sets: one list of names, two forms of a copy, wrong copies refused; and contamination."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

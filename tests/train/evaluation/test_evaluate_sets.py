@@ -1,7 +1,5 @@
 """Attempts at many tasks: all of them are scored, with any number in flight; time is virtual."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

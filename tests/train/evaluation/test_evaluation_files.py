@@ -1,7 +1,5 @@
 """The files of an evaluation: all attempts, replaced atomically, independent of the order."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Attempts on disk: finished ones survive any truncation, and the final file is always the same."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hidden sets: their records are marked, and no file for publication has their texts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

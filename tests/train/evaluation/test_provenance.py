@@ -1,7 +1,5 @@
 """The digest of a verifier: it covers all that decides about an answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The numbers of results.json as tables, in whichever of its forms."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from statistics import NormalDist

@@ -38,7 +38,9 @@ class World:
         self.engine = SimpleNamespace(version=0, busy_s=0.0, starved_s=0.0)
         self.keys: list[str] = []
 
-    async def run_group(self, agent: Agent, task: Task, *, size: int, seed: int, step: int, first: int) -> Group:
+    async def run_group(
+        self, agent: Agent, task: Task, *, size: int, seed: int, step: int, first: int, **_: Any
+    ) -> Group:
         key = TrajectoryKey(seed=seed, step=step, task_id=task.id, sibling=0)
         self.keys.append(str(key))
         first = self.engine.version

@@ -15,8 +15,8 @@ from rocstar.engine.record.files import record_files
 from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.learned import write_learned
 from rocstar.engine.record.reading import read_folder
-from rocstar.engine.record.step_file import FrameFile
-from rocstar.engine.types import Failed, Group, Task
+from rocstar.engine.record.step_file import FrameFile, complete_frames
+from rocstar.engine.types import Failed, Fork, Group, Task
 from rocstar.train.groups import source
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.source import Roller
@@ -38,6 +38,14 @@ TASKS = {name: plain_trajectory(logprobs=[], task=name).task for name in ("a", "
 def group(name: str, *, step: int = 1, size: int = 2) -> Group:
     made = [plain_trajectory(logprobs=[-0.5, -k], sibling=k, task=name, step=step) for k in range(size)]
     return Group(task=TASKS[name], trajectories=tuple(made))
+
+
+def forked(turn: int, *, step: int = 1) -> Group:
+    """Siblings of which each has a branch behind that turn."""
+    roots = group("a", step=step).trajectories
+    fork = Fork(parent="", turns=turn, start=1)
+    pairs = [(root, dataclasses.replace(root, key=root.key.behind(turn, 1), fork=fork)) for root in roots]
+    return Group(task=TASKS["a"], trajectories=tuple(t for pair in pairs for t in pair))
 
 
 def judged(*groups: Group) -> list[tuple[Any, Verdict]]:
@@ -97,6 +105,30 @@ async def test_a_killed_process_costs_no_group_that_had_ended(tmp_path: Path, ro
                 assert found == group(name, step=step)
     assert rolled_out in (["s2/b"], []), "at most what was being written was lost"
     assert record_files(tmp_path / "trajectories") == {1: records_file(tmp_path, 1)}
+
+
+async def test_branches_are_found_with_their_roots(tmp_path: Path) -> None:
+    async with journal(tmp_path) as records:
+        await records.ended(1, forked(3))
+        await records.ended(2, forked(12, step=2))
+    async with journal(tmp_path) as records:
+        assert await records.found(2, TASKS["a"], size=2) == forked(12, step=2)
+        await records.seal(2, judged(forked(12, step=2), forked(3)), stage="one")
+    async with journal(tmp_path) as records:
+        assert await records.learned(2, TASKS) == [forked(12, step=2), forked(3)]
+
+
+async def test_a_branch_that_a_killed_process_left_is_not_taken(tmp_path: Path) -> None:
+    async with journal(tmp_path) as records:
+        await records.ended(1, forked(3))
+        path = records_file(tmp_path, 1)
+        places = list(complete_frames(path))
+    path.write_bytes(path.read_bytes()[: places[2].offset])  # the branches, and neither root
+    async with journal(tmp_path) as records:
+        assert await records.found(1, TASKS["a"], size=2) is None
+        await records.ended(1, forked(4))
+    async with journal(tmp_path) as records:
+        assert await records.found(1, TASKS["a"], size=2) == forked(4)
 
 
 async def test_only_what_was_written_under_the_same_recipe_is_taken(tmp_path: Path) -> None:

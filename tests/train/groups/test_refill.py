@@ -50,7 +50,9 @@ class Rollouts:
         self.keys: list[tuple[int, int, int]] = []
         self.held: dict[int, asyncio.Event] = {}
 
-    async def __call__(self, agent: Any, task: Task, *, size: int, seed: int, step: int, first: int) -> Group:
+    async def __call__(
+        self, agent: Any, task: Task, *, size: int, seed: int, step: int, first: int, **_: Any
+    ) -> Group:
         place = self.place[task.id]
         self.asked.append(place)
         self.keys.append((seed, step, place))

@@ -1,7 +1,5 @@
 """`model.date`: the day of a run's start where a template shows the date, kept by all that reads the run."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A node that lacks one thing is told that thing, with its fix; the worst decides the exit code."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

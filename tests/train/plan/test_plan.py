@@ -1,7 +1,5 @@
 """`--dry-run`: its arithmetic against a model that was built, the world, one command per node."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Everything that a run lacks is found before it begins, and all of it at once."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

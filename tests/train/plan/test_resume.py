@@ -1,7 +1,5 @@
 """Which changes a resumed run takes, each field decided on purpose, and what stands of its metrics."""
 
-from __future__ import annotations
-
 import json
 from fnmatch import fnmatchcase
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A node's servers under rank 0's commands. Whole runs: tests/integration/test_server_nodes.py."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Rank 0 publishes versions to servers of all nodes. Whole runs: tests/integration/test_server_nodes.py."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator

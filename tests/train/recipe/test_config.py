@@ -142,6 +142,7 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"rl": {"roc_mode": "srot"}}, "rl.roc_mode = 'srot' is not known; did you mean 'sort'?"),
         ({"rl": {"roc_mode": "none"}}, "set rollouts_per_task = group_size"),
         ({"rl": {"end_early": True, "refill": 2}}, "refill = 2 needs the rewards of all siblings"),
+        ({"rl": {"end_early": True, "fork": "error"}}, "fork = 'error' needs the rewards of all siblings"),
         (
             {"rl": {"end_early": True, "advantage": "distill"}},
             "advantage = 'distill' needs the rewards of all siblings",

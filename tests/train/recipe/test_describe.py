@@ -1,7 +1,5 @@
 """`rocstar recipe`: every field has a description, and the committed page is up to date."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tasks that are named once: what a name stands for, what an option changes, which names are refused."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

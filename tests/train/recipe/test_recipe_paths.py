@@ -1,7 +1,5 @@
 """Paths of a recipe start at its folder, those of options at the current directory; names stay names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a recipe and its report is made of both, and each difference has its reason."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

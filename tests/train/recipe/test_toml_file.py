@@ -1,7 +1,5 @@
 """A TOML file as editors leave it, whatever else is in it."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who listens to a run: what is heard, that nothing can be changed, and what a listener that fails costs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """RUN/logs/console.log: everything said, with times, over all starts; never the reason that a run ends."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -1,7 +1,5 @@
 """What does not fit is refused with the field that helps most."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

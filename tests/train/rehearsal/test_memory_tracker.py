@@ -1,7 +1,5 @@
 """A storage is booked from its making to its end, once, under what it is for."""
 
-from __future__ import annotations
-
 import torch
 
 from rocstar.train.rehearsal.memory_tracker import BLOCK, Category, MemoryTracker

@@ -1,7 +1,5 @@
 """A rehearsal finds what would fail on a GPU, and what would not fit on one, without one."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A chat from inside a recorded trajectory: the place, its tokens, mistakes of the user, and the example."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

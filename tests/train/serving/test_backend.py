@@ -1,7 +1,5 @@
 """Which backend `engine.kind` stands for, and what is refused. Runs: tests/integration/test_own_engine.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`rocstar grade`: rows in, verdicts out, in order, with bounded memory and one clear error."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

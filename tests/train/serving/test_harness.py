@@ -1,7 +1,5 @@
 """[agent] of a recipe: its fields, the checks of a start, and the reward of an agent's number."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

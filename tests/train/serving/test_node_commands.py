@@ -1,7 +1,5 @@
 """Commands of rank 0 between the two threads of another node."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """What the first rank of a node does beside learning: where it serves, its threads, how weights get there."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

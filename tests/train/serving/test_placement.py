@@ -1,7 +1,5 @@
 """No GPU is the learner's and a server's at once, and each process sees its own alone."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Arguments and environment of servers. Whole runs: tests/integration/test_server_run.py."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any, cast

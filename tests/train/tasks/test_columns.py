@@ -1,7 +1,5 @@
 """The other columns of a row: kept as JSON, turned to text by rule, or refused by name; never too much."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import json

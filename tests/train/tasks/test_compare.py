@@ -1,7 +1,5 @@
 """What is equal to a truth, and what only looks like it. No sandbox: algebra runs here, on our texts."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Tasks from every kind of source, and the mistakes a user makes with them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

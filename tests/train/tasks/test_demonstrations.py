@@ -1,7 +1,5 @@
 """The demonstrator: as mediocre as asked, independent of execution order, and right where it means to be."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

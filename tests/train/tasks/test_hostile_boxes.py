@@ -4,8 +4,6 @@
 question, near values, other kinds, other alphabets, nesting. The last line's are worth nothing for any truth.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages in the forms in which data sets hold them; what would be lost is refused by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

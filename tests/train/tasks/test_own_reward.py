@@ -1,7 +1,5 @@
 """A recipe's own reward: what it may give, how its failures end, and what is refused before a run."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

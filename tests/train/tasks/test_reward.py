@@ -1,7 +1,5 @@
 """Who gets 1, who gets 0, and who gets nothing because the grader failed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """The order in which tasks are drawn, and which of them two sets share."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The answer is the box of the last complete block, outside of tool calls; blocks are counted for Eq. 5."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

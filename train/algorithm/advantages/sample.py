@@ -11,6 +11,10 @@ from functools import wraps
 Advantage = float | Sequence[float]
 """The advantage of one trajectory: a number for all of its loss tokens, or one for each, in order."""
 
+Path = tuple[tuple[int, int], ...]
+"""Where a trajectory comes from: (0, sibling), then for each fork that it left its parent at (turns before the fork,
+number of the continuation, from 1)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -22,11 +26,15 @@ class Sample:
     reward: float
     is_correct: bool
     tokens_U: tuple[int, ...]
-    """Loss tokens of each turn."""
+    """Loss tokens of each turn; 0 for the turns before a branch, which are its parent's samples."""
     errors_U: tuple[int, ...]
-    """Tool calls of each turn whose result is an error."""
+    """Tool calls of each turn whose result is an error, those before a branch included."""
     tool_tokens: int = 0
     """Tokens behind the prompt that the policy did not write."""
+    shared_tokens: int = 0
+    """Tokens that the policy wrote before a branch."""
+    path: Path = ()
+    """Empty: a root of its own."""
     gaps_T: tuple[float, ...] = ()
     """Log-prob of each loss token under a teacher less that of the rollout; empty without a teacher."""
 

@@ -13,12 +13,11 @@ judgement. An attempt without a judgement is `Failed`, not a lost game. Scores a
 ones only under the original's prompt, so the manifest records the prompt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,30 +30,6 @@ from rocstar.engine.types import Attempt, Failed, Outcome, Scored, Task
 from rocstar.train.evaluation.benchmarks import benchmark, judge_endpoint
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.tasks.rows import jsonl_rows
-
-OUR_SYSTEM = """\
-You compare two answers to the same request, A and B. Work the request out yourself first, and find what is \
-wrong or missing in each answer. What counts, in this order: that it is right, that it does what was asked, \
-that nothing important is missing, that nothing is superfluous. Neither the order nor the length of the \
-answers counts.
-
-Give your reasons, and end with exactly one of these labels:
-[[A>>B]] A is much better
-[[A>B]] A is somewhat better
-[[A=B]] they are about equal
-[[B>A]] B is somewhat better
-[[B>>A]] B is much better
-"""
-OUR_TEMPLATE = """\
-## Request
-{QUESTION}
-
-## Answer A
-{ANSWER_A}
-
-## Answer B
-{ANSWER_B}
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +61,9 @@ class JudgePrompt:
         return hashlib.sha256(f"{self.system}\0{self.template}".encode()).hexdigest()
 
 
-OUR_PROMPT = JudgePrompt(system=OUR_SYSTEM, template=OUR_TEMPLATE, origin="rocstar")
+OUR_PROMPT = JudgePrompt(
+    **tomllib.loads(Path(__file__).with_name("arena_hard.toml").read_text(encoding="utf-8")), origin="rocstar"
+)
 
 
 def load_prompt(path: Path) -> JudgePrompt:

@@ -7,8 +7,6 @@ No problem text is part of this package: a set is read from the hub at a pinned 
 Its digest shows if it is the set of published results.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

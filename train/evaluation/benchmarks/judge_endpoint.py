@@ -5,8 +5,6 @@ connection, 408, 409, 429, 5xx, no response within TIMEOUT_S) up to TRIES times 
 deadline. The key is read from the environment for each request and appears in no record or message.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 name ──find──> Benchmark ──copy_of──> a local file ──load──> tasks, as many as published, with their digest
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import hashlib

@@ -25,8 +25,6 @@ likewise the lower limit near 0. With one attempt each it is then the exact one 
 Pearson 1934); the more attempts, the nearer it is to the prior a.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -6,8 +6,6 @@ Questions are a sample, and each is its own control: its difficulty is common to
 k attempts, or the k runs, for independent rejects in a fifth of the cases without a difference.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ replacement: the unbiased estimate of the result of k attempts. Draws with repla
 so that pass@k is too low (Chen et al. 2021, arXiv 2107.03374, equation 1 and appendix A).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A Hugging Face folder has bfloat16 safetensors, tokenizer, chat template, genera
 go through memory one tensor at a time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

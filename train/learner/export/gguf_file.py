@@ -5,8 +5,6 @@ A model that GGUF cannot express is refused: with an unnamed architecture or pre
 generate nonsense.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The source of an export: a Hugging Face folder, and the facts of the run that wrote it."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The work of `rocstar analyse`: trajectories through the learner's forward into sums and estimates."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,10 @@
 """An analysis as one self-contained page, and as one JSON object."""
 
-from __future__ import annotations
-
 import math
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,16 +27,9 @@ from rocstar.train.reading.view.document import article_page
 
 MIN_TASKS: Final = 8
 
-NAMES: Final = {
-    TokenClass.first_of_turn: "first tokens of turns that answer no tool",
-    TokenClass.after_ok: "first tokens after a good tool response",
-    TokenClass.after_error: "first tokens after a failing tool response",
-    TokenClass.call: "tool calls",
-    TokenClass.answer: "answers",
-    TokenClass.reason_before_call: "reasoning before a call",
-    TokenClass.reason_before_answer: "reasoning in turns without a call",
-}
-BEHIND: Final = {"any": "any tool response", "ok": "a good tool response", "error": "a failing tool response"}
+_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+NAMES: Final[Mapping[TokenClass, str]] = {TokenClass(name): text for name, text in _TEXTS["classes"].items()}
+BEHIND: Final[Mapping[str, str]] = _TEXTS["behind"]
 
 
 def behind_sentence(name: str, found: ControlComparison) -> str:
@@ -80,12 +73,6 @@ def percent(e: BootstrapEstimate) -> str:
 
 LISTED: Final = 14
 """Tokens and n-grams of a class."""
-FOOT: Final = (
-    "Entropy: of softmax(logits / temperature) at each token, in nats, by the learner's forward in "
-    "float32. Top fifth: the 20% of a trajectory's tokens with the highest entropy.",
-    "Intervals: 95%, each separately, tasks sampled with replacement. The control does not remove other "
-    "differences between first and later turns than a tool's response.",
-)
 LEADS: Final = {Lead.asked: ("no tool", 7), Lead.ok: ("good response", 2), Lead.error: ("failing response", 1)}
 """Label and colour of the curve of each kind of turn."""
 MOST_DOUBLINGS: Final = 40
@@ -103,53 +90,30 @@ def html_page(analysis: Analysis) -> str:
         for name, found in zip(CLASSES, analysis.shares, strict=True)
         if found.lift.num_tokens
     ]
-    sections: list[dict[str, Any]] = [
+    words = analysis.wordings.words
+    phrases = [[word, *(_cell(words[word, place]) for place in (True, False))] for word in WORDS]
+    texts = [
+        {"title": shown.trajectory.task.question, "chip": shown.why, "blocks": text_blocks(analysis, shown)}
+        for shown in analysis.shown
+    ]
+    drawn = [one.as_json() for one in figures(analysis)]
+    sections = [
         {"facts": facts(analysis), "notes": notes(analysis)},
-        {
-            "heading": "Findings",
-            "list": format_findings(analysis),
-            "figures": [one.as_json() for one in figures(analysis)],
-            "table": {"head": ["class", "of the top fifth", "of all tokens"], "rows": classes, "text": True},
-        },
-        {
-            "heading": "Most uncertain tokens, by class",
-            "notes": [
-                "Counts of tokens in the top fifth of their trajectory; in brackets the count among all occurrences."
-            ],
-            "table": {
-                "head": ["class", "tokens", "three tokens, the first of them in the top fifth"],
-                "rows": _token_rows(analysis),
-                "text": True,
-            },
-        },
-        {
-            "heading": "Forking and reflection phrases",
-            "notes": [
-                "Share of the trajectories with such a turn that have the phrase there, outside calls, with "
-                "its 95% interval over tasks; then the share of its first tokens in the top fifth."
-            ],
-            "table": {
-                "head": ["phrase", "after a tool response", "in other turns"],
-                "rows": [
-                    [word, *(_cell(analysis.wordings.words[word, place]) for place in (True, False))] for word in WORDS
-                ],
-                "text": True,
-            },
-        },
-        {
-            "heading": "Trajectories, the most uncertain fifth shaded",
-            "notes": [
-                "The first ones selected of their kind. Darker: the top twentieth and tenth of the "
-                "trajectory. The tooltip of a token shows its entropy."
-            ],
-            "texts": [
-                {"title": shown.trajectory.task.question, "chip": shown.why, "blocks": text_blocks(analysis, shown)}
-                for shown in analysis.shown
-            ],
-        },
-        {"notes": FOOT},
+        _section("findings", classes, list=format_findings(analysis), figures=drawn),
+        _section("tokens", _token_rows(analysis)),
+        _section("phrases", phrases),
+        _section("trajectories", texts=texts),
+        _section("foot"),
     ]
     return article_page("Where the policy was uncertain", sections)
+
+
+def _section(name: str, rows: Sequence[Any] = (), **content: Any) -> dict[str, Any]:
+    """Return a section with its texts, and its rows as a table if it has a head."""
+    texts = dict(_TEXTS["sections"][name])
+    head = texts.pop("head", None)
+    table = {} if head is None else {"table": {"head": head, "rows": rows, "text": True}}
+    return {**texts, **content, **table}
 
 
 def format_findings(analysis: Analysis) -> list[str]:
@@ -292,16 +256,12 @@ def _cell(seen: PhraseCount) -> str:
 
 def figures(analysis: Analysis) -> list[Figure | Chart]:
     """Return the shares by class, the ratios to the control, and the entropies by offset."""
-    shares = "Dots: share of the top fifth, with 95% intervals over tasks. Grey lines: share of all tokens."
-    ratios = (
-        f"The first {analysis.window} tokens after a response, compared with tokens at the same offset of "
-        "turns that answer no tool. An interval with 1x shows no difference."
-    )
-    offsets = "Bands: 95% intervals over tasks. The dashed line ends what counts as the first tokens."
+    captions = _TEXTS["captions"]
+    ratios = captions["ratios"].format(window=analysis.window)
     return [
-        Figure(partial(row_chart, _shares(analysis)), shares, is_wide=True),
+        Figure(partial(row_chart, _shares(analysis)), captions["shares"], is_wide=True),
         Figure(partial(row_chart, _ratios(analysis)), ratios, is_wide=True),
-        _profile(analysis, offsets),
+        _profile(analysis, captions["offsets"]),
     ]
 
 

@@ -7,8 +7,6 @@ Memory holds only an index entry of each trajectory. Trajectories of hidden task
 excluded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 An alarm reports an observation, not its cause: read the trajectories that show it before you change anything.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence

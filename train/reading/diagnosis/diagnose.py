@@ -3,8 +3,6 @@
 manifest, lock, age of the last row ──> State          metrics.jsonl, evaluations ──> Ringing ──> Diagnosis
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

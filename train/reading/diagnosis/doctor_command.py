@@ -3,7 +3,6 @@ liveness or health, or a dead run, 2 no run, or a damaged file."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +12,6 @@ from rocstar.sandbox.extras import shell_command
 if TYPE_CHECKING:
     from rocstar.train.reading.diagnosis.diagnose import Diagnosis
     from rocstar.train.reading.diagnosis.ringing import Episode
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
-    parser.add_argument(
-        "run", type=Path, nargs="?", metavar="RUN", help="run directory, of a run that goes on or has ended"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def examine(run: Path, *, as_json: bool) -> int:

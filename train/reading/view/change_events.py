@@ -5,8 +5,6 @@
 A page that does not read its events loses nothing: only the newest stamp of a run is pending.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -9,7 +9,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,19 +185,9 @@ class Chart:
 
     def as_json(self) -> dict[str, Any]:
         """Return what chart.js draws; a value that is not finite is None."""
-        return {
-            "title": self.title,
-            "subtitle": self.unit if self.subtitle is None else self.subtitle,
-            "unit": self.unit,
-            "over": self.over,
-            "caption": self.caption,
-            "wide": self.is_wide,
-            "stacked": self.is_stacked,
-            "marks": [list(mark) for mark in self.marks],
-            "heads": list(self.heads),
-            "top": self.top,
-            "series": [_series(one) for one in self.series],
-        }
+        values = {field.name.removeprefix("is_"): getattr(self, field.name) for field in fields(self)}
+        values["subtitle"] = self.unit if self.subtitle is None else self.subtitle
+        return {**values, "series": [_series(one) for one in self.series]}
 
 
 def _series(one: Series) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The verb `rocstar view`: its options, and the process that serves until Ctrl-C, or writes one file."""
+"""The verb `rocstar view`: the process that serves until Ctrl-C, or writes one file."""
 
 from __future__ import annotations
 
@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from rocstar.train.reading.view.viewed_run import RunIndex
 
 HOST, PORT = "127.0.0.1", 8089
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    text = "run directories, folders that have some, evaluations or files of records; default: runs"
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help=text)
-    text = f"where the page is, on this machine alone; 0 takes a free one; default {PORT}, or a free one"
-    parser.add_argument("--port", type=int, metavar="P", help=text)
-    text = "accept every user of this machine; default: only you, and clients with the printed address"
-    parser.add_argument("--no-token", action="store_true", help=text)
-    parser.add_argument("--open", action="store_true", help="open it in the browser of this machine")
-    text = "also questions of sets whose licence asks that they are not shown"
-    parser.add_argument("--reveal", action="store_true", help=text)
-    text = "write the page of one run into this file instead, with some of its trajectories; it needs no server"
-    parser.add_argument("--export", type=Path, metavar="FILE.html", help=text)
 
 
 def run(options: argparse.Namespace) -> int:

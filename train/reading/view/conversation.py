@@ -1,7 +1,5 @@
 """A record as the page shows it: facts, turns with their calls in their places, and columns of tokens."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -64,6 +62,7 @@ def conversation(record: Record) -> dict[str, Any]:
         "num_tokens": len(record.get("ids") or ()),
         "segments": [[s["start"], s["end"], s["origin"]] for s in record.get("segments") or ()],
         "starts": record.get("starts") or [0],
+        "fork": record.get("fork"),
         "prompt": next((s.get("text", "") for s in record.get("segments") or ()), ""),
         "turns": [
             {

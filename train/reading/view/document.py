@@ -8,8 +8,6 @@ from, so each module of static/ becomes a block, in the order of the imports. An
 of all (`* as name`), an export precedes a declaration; another form is a ValueError.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

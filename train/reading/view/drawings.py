@@ -1,7 +1,5 @@
 """The charts of the pages, from the rows of metrics.jsonl and the listing of the steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Evaluations for the page: scores, the attempts at each question, and a comparison of two by question."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ Withheld tasks are left out, and so are responses beyond the size limit: the mos
 first, and tokens last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -262,5 +260,5 @@ def export_page(
     }
     head = ("trajectory", "step", "verdict", "decision", "tokens", "calls")
     columns = ("step", "verdict", "bucket", "tokens", "calls")
-    cells = [[f"{row['question'] or row['name']} #{row['sibling']}", *(row[key] for key in columns)] for row in rows]
+    cells = [[f"{row['question'] or row['name']} #{row['attempt']}", *(row[key] for key in columns)] for row in rows]
     return build_document(f"rocstar: {run}", about, kept.texts, static_table(run, head, cells))

@@ -3,8 +3,6 @@
 The sums are those of the rows, next to those of the step's ledger in metrics.jsonl.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

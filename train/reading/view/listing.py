@@ -7,8 +7,6 @@ A row takes LISTED.itemsize bytes, so that a million of them fit into memory; ot
 trajectory's record.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
@@ -24,6 +22,7 @@ import numpy.typing as npt
 from rocstar.engine.record.files import FRAMES, INDEX
 from rocstar.engine.record.json_record import VERSION, RecordError
 from rocstar.engine.record.step_file import (
+    BRANCH_BYTES,
     FAMILY_CHARS,
     MOST_FAMILIES,
     NAME_BYTES,
@@ -68,6 +67,10 @@ class _TimesLine(msgspec.Struct):
     turns: list[tuple[float, float, list[tuple[float, float] | None]]] = []
 
 
+class _ForkLine(msgspec.Struct):
+    start: int
+
+
 class _RecordLine(msgspec.Struct):
     v: int
     task: _TaskLine
@@ -83,6 +86,8 @@ class _RecordLine(msgspec.Struct):
     penalty: dict[str, float] | None = None
     advantage: float | list[float] | None = None
     times: _TimesLine | None = None
+    seed: list[Any] = []
+    fork: _ForkLine | None = None
 
 
 _Decoded = TypeVar("_Decoded")
@@ -133,7 +138,8 @@ class LinesFile:
         reward, penalty = record.outcome.reward, record.penalty or {}
         calls = [call for turn in record.turns for call in turn.calls]
         is_correct = record.outcome.is_correct
-        policy = sum(s.end - s.start for s in record.segments if s.origin == Origin.policy)
+        own = 0 if record.fork is None else record.fork.start
+        policy = sum(s.end - s.start for s in record.segments if s.origin == Origin.policy and s.start >= own)
         return (
             *(0, 0, 0, 0),
             *(record.step, record.sibling, record.policy_version),
@@ -155,6 +161,7 @@ class LinesFile:
             _number(None if isinstance(record.advantage, list) else record.advantage),
             self._family(record.task.source),
             *_times(record.times),
+            "".join(map(str, record.seed[3:])).encode()[:BRANCH_BYTES],
         )
 
     def _family(self, source: str) -> int:
@@ -191,7 +198,7 @@ def _number(value: float | None) -> float:
 
 LISTED = np.dtype([
     ("file", "<u4"), ("row", "<u4"),
-    ("step", "<i4"), ("sibling", "<i4"), ("version", "<i4"), ("task", "<u8"),
+    ("step", "<i4"), ("sibling", "<i4"), ("branch", f"S{BRANCH_BYTES}"), ("version", "<i4"), ("task", "<u8"),
     ("tokens", "<u4"), ("policy_tokens", "<u4"), ("answers", "<u4"), ("turns", "<u4"),
     ("calls", "<u4"), ("errors", "<u4"),
     ("family", "u1"), ("seconds", "<f4"), ("tools_s", "<f4"),
@@ -359,6 +366,7 @@ class Listing:
             "row": int(row["row"]),
             "step": int(row["step"]),
             "sibling": int(row["sibling"]),
+            "attempt": "~".join(filter(None, (str(row["sibling"]), row["branch"].decode("ascii", "replace")))),
             "version": int(row["version"]),
             "task": format(int(row["task"]), "x"),
             "name": self.names[int(row["task"])],
@@ -386,10 +394,10 @@ class Listing:
         return row
 
     def group_at(self, at: int) -> list[int]:
-        """Return the places of the trajectories of the same task and step, by sibling."""
+        """Return the places of the trajectories of the same task and step, by sibling, each before its branches."""
         rows, row = self.rows, self.rows[at]
         places = np.flatnonzero((rows["task"] == row["task"]) & (rows["step"] == row["step"]))
-        ordered: list[int] = places[np.argsort(rows["sibling"][places], kind="stable")].tolist()
+        ordered: list[int] = places[np.lexsort((rows["branch"][places], rows["sibling"][places]))].tolist()
         return ordered
 
 
@@ -406,6 +414,6 @@ def stamp_of(path: Path) -> tuple[int, int] | None:
     file = path.with_suffix(INDEX) if path.suffix == FRAMES else path
     try:
         found = file.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_mtime_ns, found.st_size

@@ -4,8 +4,6 @@ Raises NothingThereError for objects that do not exist (any more), ConfigError f
 WithheldError for withheld tasks, and RecordError for incomplete files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -140,7 +138,7 @@ class RunReader:
             **conversation(record),
             "listed": {**listing.row_as_json(at), **row_texts(record)},
             "siblings": [
-                {name: row[name] for name in ("file", "row", "sibling", "verdict", "truncated")}
+                {name: row[name] for name in ("file", "row", "attempt", "verdict", "truncated")}
                 for row in map(listing.row_as_json, listing.group_at(at))
             ],
             "replay": shell_command("replay", run.path, "--step", record.get("step")) if is_step else None,

@@ -6,8 +6,6 @@
 Not thread-safe: data stays in memory until its file changes.
 """
 
-from __future__ import annotations
-
 import re
 import time
 import tomllib
@@ -18,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 
 from rocstar.engine.record.files import FRAMES, LINES, is_sealed, record_files
 from rocstar.train.evaluation.evaluation_folder import ATTEMPTS, RESULTS, EvaluationFolder
-from rocstar.train.reading.view.listing import Listing
+from rocstar.train.reading.view.listing import Listing, stamp_of
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.manifest import ManifestError, read_manifest, read_status, without_secrets
 from rocstar.train.record.metrics import MetricsFileError, Row, read_metrics
@@ -97,11 +95,9 @@ class ViewedRun:
 
     def _cached(self, path: Path, read: Callable[[Path], T]) -> T | None:
         """Return `read(path)`, which is called again after the file changed, or None without the file."""
-        try:
-            found = path.stat()
-        except (FileNotFoundError, NotADirectoryError):
+        stamp = stamp_of(path)
+        if stamp is None:
             return None
-        stamp = (found.st_mtime_ns, found.st_size)
         if path not in self._read or self._read[path][0] != stamp:
             self._read.pop(path, None)
             self._read[path] = (stamp, read(path))
@@ -235,11 +231,7 @@ def _numbered(folder: Path, ending: str) -> dict[int, Path]:
 
 
 def _dated(path: Path) -> str:
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    return f"{found.st_mtime_ns:x}.{found.st_size:x}"
+    return "" if (stamp := stamp_of(path)) is None else "{:x}.{:x}".format(*stamp)
 
 
 class RunIndex:

@@ -7,8 +7,6 @@ A request waits for the reading thread, at most READ_S; a stream waits for chang
 and has only GET routes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """Which adapter an environment of a recipe gets, and its place in an agent."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping, Sequence

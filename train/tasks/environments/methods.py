@@ -11,8 +11,6 @@ Siblings must begin alike, and classes draw their tasks from the module `random`
 its state is the episode's during each call, seeded by the task, and such calls run one at a time.
 """
 
-from __future__ import annotations
-
 import inspect
 import random
 import sys

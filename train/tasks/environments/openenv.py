@@ -7,8 +7,6 @@ HTTP's /reset and /step are not used: each of them builds an environment of its 
 invalid is an error that the policy reads; any other error of the server fails the trajectory.
 """
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

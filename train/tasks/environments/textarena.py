@@ -3,8 +3,6 @@
 Each observation repeats the game from its beginning; the policy gets the part that is new.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

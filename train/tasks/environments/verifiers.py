@@ -6,8 +6,6 @@
 ZeroMQ (DEALER to ROUTER) with frames [request id, method, msgpack]. The server is of an environment of its own.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Trajectories out of text for the tests of the analysis: a token is a character, its id the character's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ the begin of every turn that fades within a few tokens. With the bump, each of t
 a tool's response has `bump` nats more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

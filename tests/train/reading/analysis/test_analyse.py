@@ -1,7 +1,5 @@
 """`rocstar analyse`: selection of trajectories and weights, the page, and bad input."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Nothing is claimed that the interval does not show."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The analysis's numbers: the top fifth, sums by task, intervals over tasks, and the matched control."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

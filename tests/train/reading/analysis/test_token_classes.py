@@ -1,7 +1,5 @@
 """Every token that the policy wrote has one class, and it is the right one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

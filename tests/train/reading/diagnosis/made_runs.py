@@ -1,7 +1,5 @@
 """Runs made of rows: a healthy one, and the signature of each alarm to plant into it."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

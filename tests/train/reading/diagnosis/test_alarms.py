@@ -1,7 +1,5 @@
 """Each signature that is planted in a run is reported within 5 steps, and a healthy run is let be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, get_args
 

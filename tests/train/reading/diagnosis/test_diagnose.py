@@ -1,7 +1,5 @@
 """`rocstar doctor RUN` and the alarms of a run that goes on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

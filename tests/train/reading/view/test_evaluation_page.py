@@ -1,7 +1,5 @@
 """report.html of an evaluation: the content of the folder without hidden texts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import xml.etree.ElementTree as ElementTree

@@ -1,7 +1,5 @@
 """Reward by where tasks come from, from the index alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

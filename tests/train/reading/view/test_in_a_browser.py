@@ -1,7 +1,5 @@
 """The page in Chromium: each shows what it should, by mouse, keyboard and link, and runs nothing foreign."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import re

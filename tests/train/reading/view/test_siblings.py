@@ -6,10 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rocstar.engine.record.json_record import Verdict
+from rocstar.engine.record.reading import export_lines
+from rocstar.engine.types import Fork
 from rocstar.train.reading.view.group_page import draw_weight, pass_rates, task_over_steps
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.reader import RunReader
 from rocstar.train.reading.view.viewed_run import RunIndex
+from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file
 
 from .view_runs import SIBLINGS, decided
 
@@ -17,6 +21,31 @@ from .view_runs import SIBLINGS, decided
 @pytest.fixture(scope="module")
 def reader(viewed: Path) -> RunReader:
     return RunReader(RunIndex([viewed]).runs, reveal=False)
+
+
+@pytest.mark.parametrize("as_lines", [False, True])
+def test_branches_stand_behind_their_roots(tmp_path: Path, as_lines: bool) -> None:
+    turns, key = (FakeTurn(answer=(7,)), FakeTurn()), make_trajectory(sibling=10).key
+    roots = [make_trajectory(*turns, sibling=k) for k in (2, 10)]
+    branches = [
+        make_trajectory(*turns, key=key.behind(1, 1).behind(3, 2), fork=Fork(parent="1.1", turns=1, start=3)),
+        make_trajectory(*turns, key=key.behind(1, 1), fork=Fork(parent="", turns=1, start=3)),
+    ]
+    verdict = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)
+    made = [FakeRecord(trajectory=t, texts=["t"] * 4, verdict=verdict) for t in (*branches, *roots)]
+    path = write_step_file(tmp_path / "run" / "trajectories" / "step_000001.columns", made)
+    if as_lines:
+        export_lines(path.parent, path.parent)
+        for file in (path, path.with_suffix(".index")):
+            file.unlink()
+    reader = RunReader(RunIndex([tmp_path / "run"]).runs, reveal=False)
+    (first, *_) = reader.rows("run", "steps", words="", sort="", start=0, num=1)["rows"]
+    found = reader.group("run", step=1, task=int(first["task"], 16))["siblings"]
+    assert [one["attempt"] for one in found] == ["2", "10", "10~1.1", "10~1.1/3.2"]
+    assert [one["policy_tokens"] for one in found] == [2, 2, 1, 1]
+    shown = reader.conversation("run", "steps", found[3]["file"], found[3]["row"])
+    assert shown["fork"] == {"parent": "1.1", "turns": 1, "start": 3}
+    assert [one["attempt"] for one in shown["siblings"]] == [one["attempt"] for one in found]
 
 
 def number_of(reader: RunReader, name: str) -> int:

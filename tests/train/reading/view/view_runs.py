@@ -1,7 +1,5 @@
 """Run directories for the viewer's tests, written by the code that writes a run's files."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

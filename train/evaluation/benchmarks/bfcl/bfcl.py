@@ -20,8 +20,6 @@ Source: BFCL v3, `multi_turn_checker.py`, `base_handler.py` and `eval_runner_hel
 2025.8.6.2.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence

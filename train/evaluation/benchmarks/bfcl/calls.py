@@ -17,11 +17,11 @@ one level deep, True equals 1 inside lists and objects, and a value of the type 
 accepted besides the described type.
 """
 
-from __future__ import annotations
-
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeAlias
 
 Call: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -40,29 +40,11 @@ class Language(StrEnum):
     javascript = "javascript"
 
 
-_TYPES: Mapping[Language, Mapping[str, type]] = {
-    Language.python: {
-        **dict.fromkeys(("string", "any"), str),
-        **dict.fromkeys(("array", "tuple"), list),
-        **{"integer": int, "float": float, "boolean": bool, "dict": dict},
-    },
-    Language.java: {
-        **dict.fromkeys(("byte", "short", "integer", "long"), int),
-        **dict.fromkeys(("float", "double"), float),
-        **dict.fromkeys(("char", "String", "any"), str),
-        **dict.fromkeys(("Array", "ArrayList"), list),
-        **{"boolean": bool, "HashMap": dict},
-    },
-    Language.javascript: {
-        **dict.fromkeys(("integer", "Bigint"), int),
-        **dict.fromkeys(("String", "any"), str),
-        **{"float": float, "Boolean": bool, "dict": dict, "array": list},
-    },
-}
-_WITH_ITEMS = {
-    Language.python: {"array", "tuple"},
-    Language.java: {"Array", "ArrayList"},
-    Language.javascript: {"array"},
+TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+_PLAIN = {kind.__name__: kind for kind in (str, list, int, float, bool, dict)}
+_TYPES = {
+    Language(language): {name: _PLAIN[kind] for name, kind in kinds.items()}
+    for language, kinds in TABLES["types"].items()
 }
 _IGNORED = re.compile(r"[ ,./\-_*^]")
 
@@ -90,7 +72,7 @@ def types_of(described: Mapping[str, Any], language: Language) -> tuple[type, st
         KeyError: the type is unknown, or a collection has no item type.
     """
     kind = described["type"]
-    item = described["items"]["type"] if kind in _WITH_ITEMS[language] else None
+    item = described["items"]["type"] if _TYPES[language][kind] is list else None
     return _TYPES[language][kind], item, None if item is None else _TYPES[language][item]
 
 

@@ -11,24 +11,20 @@ PACKAGE is the folder `bfcl_eval` as its wheel installs it; the simulated classe
 too (simulation.py). Nothing of it is imported here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rocstar.engine.types import Task
 from rocstar.train.evaluation.benchmarks.benchmark import LOCAL
-from rocstar.train.evaluation.benchmarks.bfcl.calls import Language, find_function, types_of
+from rocstar.train.evaluation.benchmarks.bfcl.calls import TABLES, Language, find_function, types_of
 from rocstar.train.recipe.errors import ConfigError
 
 VERSION = "2025.8.6.2"
 INSTALL = f"pip install --no-deps --target bfcl bfcl-eval=={VERSION}"
-_TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
-SIZES, FUNCTION_FILES, _SCHEMA_TYPES = _TABLES.values()
+SIZES, FUNCTION_FILES, _SCHEMA_TYPES = (TABLES[name] for name in ("sizes", "function_files", "schema_types"))
 """Questions by category, files of the simulated classes, and JSON Schema's types by those of the rows."""
 
 MODULES = Path("eval_checker", "multi_turn_eval", "func_source_code")

@@ -4,8 +4,6 @@ Task.meta --gold-------> one text, or one for each turn of a conversation   the 
           --near_miss--> the same with one error                            the judge rejects it
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ A trajectory or its judge waits for one request at a time. A request without a t
 process, and the next one starts another. The process exits when its stdin closes, so with its parent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -8,8 +8,6 @@ capitalized only at the start of a sentence. The original checker loads a model 
 the 1980s; the tables here hold everyday abbreviations and words for which that model decides alike.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 import unicodedata

@@ -7,8 +7,6 @@ The reward is the strict prompt-level verdict. The checkers are reimplemented, b
 NLTK data; docs/reference/benchmarks.md lists the intended differences.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Mapping, Sequence

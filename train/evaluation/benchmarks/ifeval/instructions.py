@@ -4,14 +4,14 @@ response ──unchanged──────────────────�
          ──8 variants, any may follow it───> loose
 """
 
-from __future__ import annotations
-
 import json
 import re
 import string
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from rocstar.sandbox.extras import install_command
@@ -36,9 +36,9 @@ class InstructionKind:
     """
 
     check: Check
-    arguments: Mapping[str, type] = field(default_factory=dict)
+    arguments: Mapping[str, type]
     """by name, all required"""
-    repaired: Check | None = None
+    repaired: Check | None
 
 
 def compare_count(count: int, relation: str, threshold: int) -> bool:
@@ -189,122 +189,85 @@ def two_responses(response: str, given: Arguments) -> bool:
     return all(parts[1:-1]) and len(answers) == 2 and answers[0] != answers[1]
 
 
-KINDS: Mapping[str, InstructionKind] = {
+_FORMS: Mapping[str, type] = {"str": str, "int": int, "list": list}
+_ARGUMENTS = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
+_CHECKS: Mapping[str, Check] = {
     # Each keyword is a pattern, as in the original, and occurs in any case, also within longer words.
-    "keywords:existence": InstructionKind(
-        lambda text, given: all(re.search(word, text, re.IGNORECASE) for word in given["keywords"]), {"keywords": list}
+    "keywords:existence": lambda text, given: all(re.search(word, text, re.IGNORECASE) for word in given["keywords"]),
+    "keywords:frequency": lambda text, given: compare_count(
+        sum(1 for _ in re.finditer(given["keyword"].strip(), text, re.IGNORECASE)),
+        given["relation"],
+        given["frequency"],
     ),
-    "keywords:frequency": InstructionKind(
-        lambda text, given: compare_count(
-            sum(1 for _ in re.finditer(given["keyword"].strip(), text, re.IGNORECASE)),
-            given["relation"],
-            given["frequency"],
-        ),
-        {"keyword": str, "frequency": int, "relation": str},
+    "keywords:forbidden_words": lambda text, given: (
+        not any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in given["forbidden_words"])
     ),
-    "keywords:forbidden_words": InstructionKind(
-        lambda text, given: (
-            not any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in given["forbidden_words"])
-        ),
-        {"forbidden_words": list},
-    ),
-    "keywords:letter_frequency": InstructionKind(
-        letter_occurs,
-        {"letter": str, "let_frequency": int, "let_relation": str},
-        repaired=lambda text, given: _occurs(given["letter"].strip().lower(), text, given),
-    ),
+    "keywords:letter_frequency": letter_occurs,
     # A response in which no language is found passes.
-    "language:response_language": InstructionKind(
-        lambda text, given: language(text) in (None, given["language"]), {"language": str}
-    ),
+    "language:response_language": lambda text, given: language(text) in (None, given["language"]),
     # Detectors support lower-case text; the original gives them the capital letters.
-    "change_case:english_capital": InstructionKind(
-        lambda text, _: text.isupper() and language(text) in (None, ENGLISH),
-        repaired=lambda text, _: text.isupper() and language(text.lower()) in (None, ENGLISH),
-    ),
-    "change_case:english_lowercase": InstructionKind(
-        lambda text, _: text.islower() and language(text) in (None, ENGLISH)
-    ),
+    "change_case:english_capital": lambda text, _: text.isupper() and language(text) in (None, ENGLISH),
+    "change_case:english_lowercase": lambda text, _: text.islower() and language(text) in (None, ENGLISH),
     # Treebank tokens: DON'T has two.
-    "change_case:capital_word_frequency": InstructionKind(
-        lambda text, given: compare_count(
-            sum(token.isupper() for one in split_sentences(text) for token in treebank_tokens(one)),
-            given["capital_relation"],
-            given["capital_frequency"],
-        ),
-        {"capital_frequency": int, "capital_relation": str},
+    "change_case:capital_word_frequency": lambda text, given: compare_count(
+        sum(token.isupper() for one in split_sentences(text) for token in treebank_tokens(one)),
+        given["capital_relation"],
+        given["capital_frequency"],
     ),
-    "length_constraints:number_sentences": InstructionKind(
-        lambda text, given: compare_count(
-            sum(1 for _ in split_sentences(text)), given["relation"], given["num_sentences"]
-        ),
-        {"num_sentences": int, "relation": str},
+    "length_constraints:number_sentences": lambda text, given: compare_count(
+        sum(1 for _ in split_sentences(text)), given["relation"], given["num_sentences"]
     ),
-    "length_constraints:number_words": InstructionKind(
-        lambda text, given: compare_count(count_words(text), given["relation"], given["num_words"]),
-        {"num_words": int, "relation": str},
+    "length_constraints:number_words": lambda text, given: compare_count(
+        count_words(text), given["relation"], given["num_words"]
     ),
-    "length_constraints:number_paragraphs": InstructionKind(divided_paragraphs, {"num_paragraphs": int}),
-    "length_constraints:nth_paragraph_first_word": InstructionKind(
-        nth_paragraph,
-        {"num_paragraphs": int, "nth_paragraph": int, "first_word": str},
-        repaired=nth_nonblank_paragraph,
-    ),
+    "length_constraints:number_paragraphs": divided_paragraphs,
+    "length_constraints:nth_paragraph_first_word": nth_paragraph,
     # Lines that begin with * or -; ** does not count.
-    "detectable_format:number_bullet_lists": InstructionKind(
-        lambda text, given: len(_STAR_ITEM.findall(text)) + len(_DASH_ITEM.findall(text)) == int(given["num_bullets"]),
-        {"num_bullets": int},
+    "detectable_format:number_bullet_lists": lambda text, given: (
+        len(_STAR_ITEM.findall(text)) + len(_DASH_ITEM.findall(text)) == int(given["num_bullets"])
     ),
-    "detectable_format:constrained_response": InstructionKind(
-        lambda text, _: any(answer in text for answer in ANSWERS)
-    ),
+    "detectable_format:constrained_response": lambda text, _: any(answer in text for answer in ANSWERS),
     # Stretches between single or double asterisks on one line.
-    "detectable_format:number_highlighted_sections": InstructionKind(
-        lambda text, given: (
-            sum(bool(part.strip()) for part in [*_SINGLE.findall(text), *_DOUBLE.findall(text)])
-            >= int(given["num_highlights"])
-        ),
-        {"num_highlights": int},
+    "detectable_format:number_highlighted_sections": lambda text, given: (
+        sum(bool(part.strip()) for part in [*_SINGLE.findall(text), *_DOUBLE.findall(text)])
+        >= int(given["num_highlights"])
     ),
     # Section words before a number.
-    "detectable_format:multiple_sections": InstructionKind(
-        lambda text, given: (
-            sum(1 for _ in re.finditer(given["section_spliter"].strip() + r"\s?\d+", text))
-            >= int(given["num_sections"])
-        ),
-        {"section_spliter": str, "num_sections": int},
+    "detectable_format:multiple_sections": lambda text, given: (
+        sum(1 for _ in re.finditer(given["section_spliter"].strip() + r"\s?\d+", text)) >= int(given["num_sections"])
     ),
-    "detectable_format:json_format": InstructionKind(is_json),
-    "detectable_format:title": InstructionKind(has_title),
+    "detectable_format:json_format": is_json,
+    "detectable_format:title": has_title,
     # Pairs of square brackets on one line.
-    "detectable_content:number_placeholders": InstructionKind(
-        lambda text, given: sum(map(_brackets, text.split("\n"))) >= int(given["num_placeholders"]),
-        {"num_placeholders": int},
+    "detectable_content:number_placeholders": lambda text, given: (
+        sum(map(_brackets, text.split("\n"))) >= int(given["num_placeholders"])
     ),
     # The marker may occur anywhere.
-    "detectable_content:postscript": InstructionKind(
-        lambda text, given: bool(
-            re.search(
-                _POSTSCRIPTS.get(given["postscript_marker"].strip(), given["postscript_marker"].strip().lower()),
-                text.lower(),
-            )
-        ),
-        {"postscript_marker": str},
+    "detectable_content:postscript": lambda text, given: bool(
+        re.search(
+            _POSTSCRIPTS.get(given["postscript_marker"].strip(), given["postscript_marker"].strip().lower()),
+            text.lower(),
+        )
     ),
-    "combination:two_responses": InstructionKind(two_responses),
-    "combination:repeat_prompt": InstructionKind(
-        lambda text, given: text.strip().lower().startswith(given["prompt_to_repeat"].strip().lower()),
-        {"prompt_to_repeat": str},
+    "combination:two_responses": two_responses,
+    "combination:repeat_prompt": lambda text, given: (
+        text.strip().lower().startswith(given["prompt_to_repeat"].strip().lower())
     ),
     # Quotes after the phrase are ignored.
-    "startend:end_checker": InstructionKind(
-        lambda text, given: text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower()),
-        {"end_phrase": str},
+    "startend:end_checker": lambda text, given: (
+        text.strip().strip('"').lower().endswith(given["end_phrase"].strip().lower())
     ),
-    "startend:quotation": InstructionKind(
-        lambda text, _: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"'
-    ),
-    "punctuation:no_comma": InstructionKind(lambda text, _: "," not in text),
+    "startend:quotation": lambda text, _: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"',
+    "punctuation:no_comma": lambda text, _: "," not in text,
+}
+_REPAIRED: Mapping[str, Check] = {
+    "keywords:letter_frequency": lambda text, given: _occurs(given["letter"].strip().lower(), text, given),
+    "change_case:english_capital": lambda text, _: text.isupper() and language(text.lower()) in (None, ENGLISH),
+    "length_constraints:nth_paragraph_first_word": nth_nonblank_paragraph,
+}
+KINDS: Mapping[str, InstructionKind] = {
+    name: InstructionKind(check, {key: _FORMS[form] for key, form in _ARGUMENTS[name].items()}, _REPAIRED.get(name))
+    for name, check in _CHECKS.items()
 }
 
 

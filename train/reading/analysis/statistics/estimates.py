@@ -18,8 +18,6 @@ factors (Hesterberg 2014, arXiv 1411.5279).
 Legend: B draws, Q quantities, M tasks, K columns, C classes, L leads, W offsets.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -21,9 +21,9 @@ class GroupPage {
   constructor(root, params, told, signal) {
     Object.assign(this, { root, told, signal });
     [this.run, this.step, this.task] = ["run", "step", "task"].map((name) => params.get(name));
-    const numbers = (name) => (params.get(name) ?? "").split(",").filter(Boolean).map(Number).filter((one) => told.siblings.some((s) => s.sibling === one));
-    this.open = new Set(numbers("open"));
-    this.chosen = numbers("beside").slice(0, 2);
+    const named = (name) => (params.get(name) ?? "").split(",").filter((one) => told.siblings.some((s) => s.attempt === one));
+    this.open = new Set(named("open"));
+    this.chosen = named("beside").slice(0, 2);
     this.build();
   }
 
@@ -42,15 +42,15 @@ class GroupPage {
       legend(NAMES, true),
       this.reader = h("div", { id: "reader" }),
       sums(told));
-    for (const one of siblings) if (this.open.has(one.sibling)) this.toggle(one.sibling, true);
+    for (const one of siblings) if (this.open.has(one.attempt)) this.toggle(one.attempt, true);
     this.beside();
   }
 
   row(s) {
-    const box = h("input", { type: "checkbox", "aria-label": `sibling ${s.sibling} side by side`, title: "choose two to read them side by side", checked: this.chosen.includes(s.sibling), onchange: () => this.choose(s.sibling) });
-    return h("tr", { "data-sibling": s.sibling, class: s.bucket },
-      h("td", { class: "which" }, box, h("button", { class: "small unfold", "aria-expanded": "false", "aria-label": `read sibling ${s.sibling}`, onclick: () => this.toggle(s.sibling) }, "▸"),
-        h("a", { href: this.hrefOf(s) }, `#${s.sibling}`)),
+    const box = h("input", { type: "checkbox", "aria-label": `sibling ${s.attempt} side by side`, title: "choose two to read them side by side", checked: this.chosen.includes(s.attempt), onchange: () => this.choose(s.attempt) });
+    return h("tr", { "data-sibling": s.attempt, class: s.bucket },
+      h("td", { class: "which" }, box, h("button", { class: "small unfold", "aria-expanded": "false", "aria-label": `read sibling ${s.attempt}`, onclick: () => this.toggle(s.attempt) }, "▸"),
+        h("a", { href: this.hrefOf(s) }, `#${s.attempt}`)),
       h("td", {}, verdictChip(s)), h("td", {}, answer(s.given, s.verdict)),
       h("td", { class: "why" }, decisionChip(s.bucket), h("div", { class: "small" }, reasonOf(s, this.told))),
       [number(s.reward), signed(s.advantage), number(s.tokens) + (s.truncated ? " ✂" : ""), number(s.calls), h("span", { class: s.errors ? "bad" : "" }, number(s.errors))]
@@ -81,7 +81,7 @@ class GroupPage {
   }
 
   async read(element, sibling) {
-    const s = this.told.siblings.find((one) => one.sibling === sibling), at = { run: this.run, file: s.file, row: s.row };
+    const s = this.told.siblings.find((one) => one.attempt === sibling), at = { run: this.run, file: s.file, row: s.row };
     if (!has("conversation", at)) return fill(element, h("p", { class: "soft" }, "This file does not have the trajectory."));
     try {
       const told = await ask("conversation", at, this.signal);
@@ -93,7 +93,7 @@ class GroupPage {
 
   choose(sibling) {
     this.chosen = this.chosen.includes(sibling) ? this.chosen.filter((one) => one !== sibling) : [...this.chosen, sibling].slice(-2);
-    for (const row of this.body.querySelectorAll("[data-sibling]")) row.querySelector("input").checked = this.chosen.includes(Number(row.dataset.sibling));
+    for (const row of this.body.querySelectorAll("[data-sibling]")) row.querySelector("input").checked = this.chosen.includes(row.dataset.sibling);
     this.beside();
     this.remember();
   }
@@ -102,7 +102,7 @@ class GroupPage {
   beside() {
     if (this.chosen.length < 2) return fill(this.reader);
     fill(this.reader, h("h2", {}, `Siblings ${this.chosen[0]} and ${this.chosen[1]} side by side`), h("div", { class: "pair" }, this.chosen.map((number) => {
-      const s = this.told.siblings.find((one) => one.sibling === number), inside = h("div", {}, "…");
+      const s = this.told.siblings.find((one) => one.attempt === number), inside = h("div", {}, "…");
       this.read(inside, number);
       return h("div", {}, h("p", { class: "outcome" }, h("a", { href: this.hrefOf(s) }, `#${number}`), verdictChip(s), decisionChip(s.bucket), answer(s.given, s.verdict)), inside);
     })));

@@ -141,8 +141,8 @@ class TrajectoryTable {
     const group = { run: this.run, step: row.step, task: row.task };
     const cells = {
       step: row.step, family: row.family, verdict: verdictChip(row), expected: answer(row.answer), given: answer(row.given, row.verdict),
-      question: questionLink(row, this.hrefOf(row, i), h("span", { class: "soft" }, ` #${row.sibling}`)),
-      decision: has("group", group) && !this.asked.of ? h("a", { href: address("group", { ...group, open: row.sibling }), title: "its group" }, decisionWords(row.bucket)) : decisionWords(row.bucket),
+      question: questionLink(row, this.hrefOf(row, i), h("span", { class: "soft" }, ` #${row.attempt}`)),
+      decision: has("group", group) && !this.asked.of ? h("a", { href: address("group", { ...group, open: row.attempt }), title: "its group" }, decisionWords(row.bucket)) : decisionWords(row.bucket),
       reward: number(row.reward), advantage: row.advantage === null ? "–" : signed(row.advantage),
       tokens: number(row.tokens) + (row.truncated ? " ✂" : ""), calls: row.calls, errors: h("span", { class: row.errors ? "bad" : "" }, row.errors),
     };
@@ -165,7 +165,7 @@ class TrajectoryTable {
     this.list.show(this.at);
     for (const [i, element] of this.list.shown) element.classList.toggle("at", i === this.at);
     const row = this.rowAt(this.at);
-    if (row) say(`${titleOf(row)}, sibling ${row.sibling}, ${row.verdict}`);
+    if (row) say(`${titleOf(row)}, sibling ${row.attempt}, ${row.verdict}`);
   }
 
   open() {
@@ -214,7 +214,7 @@ class TrajectoryTable {
         if (!number_found++) performance.measure("first hit", { start: begun });
         const turn = /turn (\d+)$/.exec(hit.where)?.[1];
         found.append(h("li", {}, questionLink(hit, address("trajectory", { ...this.asked, file: hit.file, row: hit.row, turn })),
-          h("span", { class: "soft" }, this.asked.of ? ` attempt ${hit.sibling} ` : ` step ${hit.step} #${hit.sibling} `), verdictChip(hit),
+          h("span", { class: "soft" }, this.asked.of ? ` attempt ${hit.attempt} ` : ` step ${hit.step} #${hit.attempt} `), verdictChip(hit),
           h("div", {}, h("span", { class: "soft" }, `${hit.where}: `), h("span", { class: "quote" }, hit.before, h("b", {}, hit.found), hit.after))));
       }
       unread += told.unread;

@@ -209,7 +209,7 @@ function toRead(run, list) {
   if (!list?.rows?.length && !list?.problems?.length) return null;
   return [h("h2", {}, `${list.rows.length} trajectories to read`), list.problems.map((problem) => h("p", { class: "soft" }, problem)),
     table(["trajectory", "step", "verdict", "outcome", "turns", "calls", "errors", "tokens"], list.rows.map((row) => [
-      h("a", { href: address("trajectory", { run, file: row.file, row: row.row }) }, row.question || row.name, ` #${row.sibling}`), row.step,
+      h("a", { href: address("trajectory", { run, file: row.file, row: row.row }) }, row.question || row.name, ` #${row.attempt}`), row.step,
       chip(row.verdict, STYLE_OF[row.verdict]), words(row.bucket), row.turns, row.calls, row.errors, number(row.tokens)]), "trajectories to read")];
 }
 

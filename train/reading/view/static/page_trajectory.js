@@ -33,7 +33,7 @@ class TrajectoryPage {
   constructor(root, params, place, told, signal) {
     Object.assign(this, { root, params, place, told, signal });
     const { listed } = told;
-    this.group = place.of ? null : address("group", { run: place.run, step: listed.step, task: listed.task, open: listed.sibling });
+    this.group = place.of ? null : address("group", { run: place.run, step: listed.step, task: listed.task, open: listed.attempt });
   }
 
   build() {
@@ -56,7 +56,7 @@ class TrajectoryPage {
     const isLong = question && (question.length > 200 || question.trim().includes("\n"));
     return [
       h("div", { class: "above" }, listed.family && h("span", { class: "soft" }, `${listed.family} · `),
-        h("span", { class: "soft" }, this.place.of ? `attempt ${listed.sibling}` : `step ${listed.step} · sibling ${listed.sibling}`), this.siblings(),
+        h("span", { class: "soft" }, this.place.of ? `attempt ${listed.attempt}` : `step ${listed.step} · sibling ${listed.attempt}`), this.trunk(), this.siblings(),
         this.params.has("i") && h("span", { class: "pager" }, h("button", { onclick: () => this.other(-1) }, "← previous"),
           h("span", { class: "soft" }, `row ${number(Number(this.params.get("i")) + 1)} of the list`), h("button", { onclick: () => this.other(1) }, "next →"))),
       h("h1", { class: "question-title", title: listed.question }, titleOf(listed, isLong ? 110 : 200)),
@@ -69,12 +69,20 @@ class TrajectoryPage {
     ];
   }
 
+  // Where a branch leaves its parent.
+  trunk() {
+    const { fork, listed, siblings } = this.told;
+    if (!fork) return null;
+    const name = `${listed.sibling}${fork.parent && `~${fork.parent}`}`, parent = siblings.find((one) => one.attempt === name);
+    return h("span", { class: "soft" }, ", continues ", parent ? h("a", { href: this.hrefOf(parent) }, name) : name, ` from turn ${fork.turns}`);
+  }
+
   // A square for each sibling of the group, or attempt at the question.
   siblings() {
     if (this.told.siblings.length < 2) return null;
     return h("span", { class: "cells siblings", role: "group", "aria-label": "siblings" }, this.told.siblings.slice(0, 256).map((one) => {
       const kind = one.verdict === "wrong" && one.truncated ? "t" : SIBLING_KINDS[one.verdict], is = one.file === this.place.file && one.row === Number(this.place.row);
-      const text = `sibling ${one.sibling}: ${one.verdict}`, at = { ...this.place, file: one.file, row: one.row };
+      const text = `sibling ${one.attempt}: ${one.verdict}`, at = { ...this.place, file: one.file, row: one.row };
       if (is || !has("conversation", clean(at))) return h("span", { class: `${kind} ${is ? "at" : ""}`, role: "img", title: text, "aria-label": text });
       return h("a", { class: kind, href: this.hrefOf(one), title: text, "aria-label": text });
     }));
