@@ -3,7 +3,7 @@
     turn t, results --chooses?--> the parent goes on, in its own noise stream, exactly as without forks
                           |----> t.1, t.2, ...: its ids, a copy of its tools' sessions, own streams, own clock
 
-The choice depends on the history up to the fork alone, never on what follows. The parent waits only until its
+The choice depends on the history up to the fork alone, never on the outcome. The parent waits only until its
 sessions are copied. Branches are tasks of their group; a failed one is data, as a failed sibling is.
 """
 
@@ -51,7 +51,7 @@ class ForkRule:
 
     @property
     def most_branches(self) -> int:
-        """Of one root."""
+        """The bound on the branches of one root."""
         return int(self.width**self.depth) - 1
 
     def limits(self, common: RolloutLimits, trunk: Draft) -> RolloutLimits:
@@ -88,7 +88,7 @@ class Branches:
                 await event.wait()
 
     def _start(self, trunk: Draft, key: TrajectoryKey, opening: AbstractAsyncContextManager[Tools]) -> asyncio.Event:
-        """Start a branch; return what is set when its sessions are copied, or it has ended."""
+        """Start a branch; return an event that is set when its sessions are copied, or it has ended."""
         copied = asyncio.Event()
         agent = replace(self._agent, limits=self._rule.limits(self._agent.limits, trunk))
         work = run_trajectory(

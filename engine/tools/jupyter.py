@@ -108,7 +108,7 @@ class Interpreter:
         self._sandbox = sandbox
         self._flavour, self._limits, self._seed = flavour, limits, seed
         self._next_seed = seed
-        """Of an interpreter without earlier cells."""
+        """The seed of the next interpreter without earlier cells."""
         self._session: Session | None = None
         self._cells: list[tuple[str, Status]] = []
         """The code of each cell, with the status of its result."""

@@ -114,7 +114,7 @@ class Tool(ABC):
 
     @property
     def can_branch(self) -> bool:
-        """Whether a trajectory that called it may fork: it copies its sessions, or has none."""
+        """Return True if a trajectory that called it may fork: it copies its sessions, or has none."""
         return self.branch is not None or type(self).open is Tool.open
 
     @property

@@ -49,8 +49,8 @@ def _own(name: str) -> Chooses:
         except Exception as error:  # the user's code: whatever it raises, there is no decision
             LOG.warning("%s = %r failed", FIELD, name, exc_info=True)
             raise TrainingStopped(
-                f"{FIELD} = {name!r} failed on task {task.id!r}: {type(error).__name__}: {error}; mend it and go on "
-                "with --resume"
+                f"{FIELD} = {name!r} failed on task {task.id!r}: {type(error).__name__}: {error}; correct it and go "
+                "on with --resume"
             ) from error
 
     return chooses

@@ -205,7 +205,7 @@ class Journal:
         return self._places[step]
 
     def _note(self, step: int, key: TrajectoryKey, place: FramePlace) -> None:
-        """Take in a frame of a step's file. A root ends what is known of the attempt."""
+        """Take in a frame of a step's file. A root completes its attempt."""
         attempt = key.task_id, key.sibling
         if key.branch:
             self._begun.setdefault((step, attempt), {})[key.branch] = place

@@ -84,7 +84,7 @@ class Roller:
     engine: EngineTimes | None = None
     """Of `agent`; needed with a journal."""
     forks: ForkRule | None = None
-    """Of siblings that this process rolls out."""
+    """The rule of siblings that this process rolls out."""
     unneeded: Unneeded | None = None
     """As of `run_group`, for whole groups of this process."""
 

@@ -26,7 +26,7 @@ class DecodeRequest:
     heard: Heard | None = None
     """To be called on the event loop for each token."""
     parent: str | None = None
-    """Of a branch: the row whose first tokens are its own."""
+    """The row that a branch begins with."""
     new_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[list[int]] = field(default_factory=list)
