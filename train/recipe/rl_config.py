@@ -224,7 +224,7 @@ class RlConfig(Section):
 
     @property
     def most_branches(self) -> int:
-        """The bound for one rollout: fork_width to the power of fork_depth, less the rollout itself; 0 without forks."""
+        """The bound for one rollout: fork_width to the power of fork_depth, less itself; 0 without forks."""
         return 0 if self.fork == "none" else int(self.fork_width**self.fork_depth) - 1
 
     @model_validator(mode="after")

@@ -1,10 +1,13 @@
 """Forks: branches of a rollout share the parent's part, and nothing else."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rocstar.engine.fleet.fleet import group_of
+from rocstar.engine.record.json_record import check_branches
 from rocstar.engine.rollout.forks import ForkRule, after_an_error, after_every_turn
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent
@@ -13,6 +16,7 @@ from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.tool import Tool, ToolContext, ToolOutput
 from rocstar.engine.types import Failed, FinishReason, Fork, Group, Origin, TrajectoryKey
 from rocstar.sandbox.types import ExecRequest, ExecResult, SandboxError
+from rocstar.train.groups.rollout_metrics import fork_metrics
 from tests.fakes.agents import TASK, TOKENIZER, make_agent, python_tools, tool_call
 from tests.fakes.sandbox import FakeSandbox, error, ok
 from tests.fakes.scripted_policy import Reply, Request, ScriptedPolicy, check_trajectory, run_virtual
@@ -217,3 +221,34 @@ def test_a_bug_in_a_branch_ends_the_group() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         roll(agent(lambda name, turn: "bug" if "~" in name else recovers(name, turn)), ERROR, size=2)
     assert caught.value.subgroup(KeyError) is not None
+
+
+@pytest.mark.parametrize("name", ["s4/a/5", "s4/a/5~3.1", "s4/a/5~3.1/5.2", "s4/a/11~12.1/13.10/14.2"])
+def test_a_branch_is_of_its_roots_group(name: str) -> None:
+    assert group_of(name) == "s4/a"
+    assert group_of("s4/a~1.2/5") == "s4/a~1.2" and group_of("alone") == "alone"
+
+
+def test_a_branch_that_is_not_its_parents_is_no_record() -> None:
+    turns = FakeTurn(ids=[2, 3], answer=[7]), FakeTurn(ids=[4])
+    root = make_trajectory(*turns)
+    branch = make_trajectory(*turns, key=root.key.behind(1, 1), fork=Fork(parent="", turns=1, start=4))
+    check_branches([root, branch])
+    other = FakeTurn(ids=[2, 4], answer=[7])
+    for wrong, told in (
+        ([branch], "no parent here"),
+        ([root, replace(branch, fork=None)], "does not say where it leaves"),
+        ([root, replace(branch, fork=Fork(parent="1.1", turns=1, start=4))], "no parent here"),
+        ([root, make_trajectory(other, turns[1], key=branch.key, fork=branch.fork)], "differ before token 4"),
+        ([root, replace(branch, fork=Fork(parent="", turns=1, start=99))], "differ before token 99"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            check_branches(wrong)
+
+
+def test_metrics_count_a_shared_call_once() -> None:
+    rule = ForkRule(chooses=after_an_error, width=3)
+    group = roll(agent(lambda name, turn: recovers(name, turn) if "~1.1" not in name else "5"), rule, size=2)
+    assert fork_metrics(group.trajectories) == {"fork/branches": 4.0, "fork/recovered": pytest.approx(4 / 6)}
+    assert sum(len(turn.results) for t in group.trajectories for turn in t.own_turns) == 2
+    assert fork_metrics([t for t in group.trajectories if t.fork is None]) == {}
