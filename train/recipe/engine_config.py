@@ -58,7 +58,7 @@ class EngineConfig(Section):
         8,
         ge=0,
         description="tokens that a row of an embedded engine on a CPU tries in a forward besides its next one, at "
-        "most, from texts of the same prompt; what is sampled stays the same; 0 = none",
+        "most, from texts of the same prompt; sampled tokens stay the same; 0 = none",
     )
     deterministic: Expert[bool] = Field(
         False,

@@ -53,7 +53,7 @@ def forward_of(model: PreTrainedModel, *, spare_threads: int = 0, head_dtype: to
 
 
 def is_native(model: PreTrainedModel) -> bool:
-    """Whether the forward is that of native.py, in which a token's bits depend on its own trajectory alone."""
+    """Return whether the forward is that of native.py, in which a token's bits depend on its own trajectory alone."""
     return _is_plain(model) and native.fits(model)
 
 

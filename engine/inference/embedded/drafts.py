@@ -118,7 +118,7 @@ class Drafts:
             key = (key << TOKEN_BITS | token) & KEY
 
     def _task(self, row: Row) -> dict[int, int]:
-        """The followers of the row's task; those of the least recently used tasks make room for a new one."""
+        """Return the followers of the row's task; those of the least recently used tasks make room for a new one."""
         if row.prefix not in self._tasks:
             while sum(map(len, self._tasks.values())) > MOST_FOLLOWERS:
                 self._tasks.popitem(last=False)
@@ -129,7 +129,7 @@ class Drafts:
         return self._tasks[row.prefix]
 
     def _chain(self, row: Row, least: float, capacity: int) -> tuple[list[int], list[float]]:
-        """Drafts of a row, and the probability that all up to each of them are right: at least `least`."""
+        """Return drafts of a row, and the probability that all up to each of them are right: at least `least`."""
         self.learn(row)
         request, followers, ids = row.request, row.followers, row.ids
         assert request is not None and followers is not None
