@@ -48,7 +48,7 @@ class ForwardTime:
     fixed: float
     token: float
     position: float
-    """Of each token for each position that it attends to."""
+    """Time of each token for each position that it attends to."""
 
     @staticmethod
     def of(model: PreTrainedModel) -> ForwardTime:
@@ -68,7 +68,7 @@ class Drafts:
         self._tasks: OrderedDict[tuple[int, ...], dict[int, int]] = OrderedDict()
         """By prompt: key of an n-gram -> its last follower and the class of it."""
         self._right, self._seen = [1.0] * (MOST_AGREED + 1), [2.0] * (MOST_AGREED + 1)
-        """Of each class, over the tokens of all texts."""
+        """Counts of each class, over the tokens of all texts."""
         self._gain = 0.0
         """Microseconds per forward that drafts save beyond their search: a decayed mean."""
         self._pause = 0
