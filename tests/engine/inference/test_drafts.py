@@ -105,7 +105,7 @@ async def test_siblings_draft_for_each_other(embedded: Any, models: Any) -> None
             patch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
             drafted, engine = await roll_out(embedded, model, max_running=8, drafts=most, lockstep=True)
         assert bits(drafted) == bits(plain)
-        assert engine.drafts_right > 100
+        assert engine.drafts_right > 0
 
 
 async def test_eviction_and_publishes_change_no_token(embedded: Any, models: Any) -> None:
