@@ -391,7 +391,7 @@ BUGS = [
     Bug("tree._segments", "weight / max(1, len(segment.continuations))", "weight", "algorithm/test_tree.py::test_fork_loo_is_unbiased"),
     Bug("tree._left_out", "(total - segment.value) / (len(values) - 1)", "total / len(values)", "algorithm/test_tree.py::test_fork_loo_is_unbiased"),
     Bug("tree._fork", "math.fsum(values) / len(values)", "math.fsum(one.value * len(one.leaves) for one in continuations) / len(leaves)", "algorithm/test_tree.py::test_fork_loo_is_unbiased"),
-    Bug("sample_of", "(*[0] * shared, *lengths[shared:])", "tuple(lengths)", "groups/test_branches.py::test_a_sample_of_a_branch_has_its_own_tokens_and_the_whole_path"),
+    Bug("groups.advantages.sample_of", "(*[0] * shared, *lengths[shared:])", "tuple(lengths)", "groups/test_branches.py::test_a_sample_of_a_branch_has_its_own_tokens_and_the_whole_path"),
     Bug("reinforce_pp", "math.fsum(s.num_tokens * s.reward for s in samples) / num_tokens", "math.fsum(s.reward for s in samples) / len(samples)", "algorithm/test_advantages.py"),
     Bug("trajectory_filter._candidates", '(listing.rows["step"] == step) & ~listing.rows["hidden"]', 'listing.rows["step"] == step', "test_hidden_sets.py::test_a_report_of_a_run_leaves_hidden_tasks_out"),
     Bug("require_own_users", '"uid" in isolation.split("+")', "True", "service/test_serve.py::test_root_does_not_serve_programs_as_root"),

@@ -29,7 +29,7 @@ from rocstar.engine.types import Failed, Group, Scored, Task
 from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
 from rocstar.train.evaluation.evaluate_sets import EvaluationContext, run_attempts, run_share
 from rocstar.train.evaluation.saved_model import open_engine_and_agent, run_to_end, with_model
-from rocstar.train.groups.advantages import weights_of
+from rocstar.train.groups.advantages import path_weights_of
 from rocstar.train.groups.journal import Journal, origin_of
 from rocstar.train.groups.live_source import wave_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
@@ -211,7 +211,7 @@ async def _all_steps(
                 console.on_step({"step": step, "stage": stage.name} | metrics | budget.finish())
                 total.update({k: int(v) for k, v in metrics.items() if k.startswith("ledger/")})
                 scored = [t for g in groups for t in g.scored]
-                weight = sum(weights_of(scored))
+                weight = sum(path_weights_of(scored))
                 rewards, weights = rewards + weight * metrics.get("reward/mean", 0.0), weights + weight
                 total["steps"], total["scored"] = total["steps"] + 1, total["scored"] + len(scored)
     return dict(total) | {"reward/mean": rewards / max(1.0, weights)}

@@ -42,7 +42,7 @@ def path_of(trajectory: Trajectory) -> Path:
     return ((0, sibling), *((turns, number) for turns, number in forks))
 
 
-def weights_of(trajectories: Sequence[Trajectory]) -> list[float]:
+def path_weights_of(trajectories: Sequence[Trajectory]) -> list[float]:
     """Return the path weight of each, among these of any tasks: those of a root's leaves sum to 1.
 
     A mean with them is that of rollouts without forks, of which a prefix counts once however often it forks.

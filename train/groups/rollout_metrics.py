@@ -15,7 +15,7 @@ from typing import Final
 from rocstar.engine.record.signs import is_looping, is_timed_out
 from rocstar.engine.rollout.rollout import ENDED_EARLY
 from rocstar.engine.types import Failed, Scored, Trajectory
-from rocstar.train.groups.advantages import weights_of
+from rocstar.train.groups.advantages import path_weights_of
 from rocstar.train.groups.selection import Selection
 from rocstar.train.tasks.verify import extract_answer, num_answers
 
@@ -23,7 +23,7 @@ from rocstar.train.tasks.verify import extract_answer, num_answers
 def rollout_metrics(selection: Selection) -> dict[str, float]:
     """Everything known before the update."""
     trajectories = [t for t, _ in selection.verdicts]
-    weighted = list(zip(weights_of(trajectories), trajectories, strict=True))
+    weighted = list(zip(path_weights_of(trajectories), trajectories, strict=True))
     rewards = [(w, t.outcome.reward) for w, t in weighted if isinstance(t.outcome, Scored)]
     correct = [(w, t) for w, t in weighted if _is_correct(t)]
     results = [r for t in trajectories for turn in t.own_turns for r in turn.results]

@@ -9,7 +9,7 @@ from typing import Any
 
 from rocstar.engine.types import Group, Scored, Task
 from rocstar.train.algorithm.difficulty import SolveRate
-from rocstar.train.groups.advantages import weights_of
+from rocstar.train.groups.advantages import path_weights_of
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.rl_config import RlConfig
 from rocstar.train.tasks.data import content_id, interleave_by_source
@@ -76,7 +76,7 @@ class TaskCursor:
             return {}
         for group in sorted(groups, key=lambda group: (group.task.id, group.trajectories[0].key.step)):
             task, scored = group.task.id, group.scored
-            pairs = [(w, t.outcome) for w, t in zip(weights_of(scored), scored, strict=True)]
+            pairs = [(w, t.outcome) for w, t in zip(path_weights_of(scored), scored, strict=True)]
             correct = math.fsum(w for w, outcome in pairs if isinstance(outcome, Scored) and outcome.is_correct)
             self._rates[task] = self._rates.get(task, SolveRate()).after(correct, math.fsum(w for w, _ in pairs))
             has_more = len(self._tasks) - len(self._retired) > self._least

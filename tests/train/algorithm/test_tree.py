@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rocstar.train.algorithm.advantages import ESTIMATORS, Advantage, Path, Sample
-from rocstar.train.algorithm.advantages.tree import Node, credited, path_weights
+from rocstar.train.algorithm.advantages.tree import Continuation, credited, path_weights
 
 # --- Values by hand ----------------------------------------------------------------------------------------
 
@@ -168,16 +168,16 @@ def gradient_of(leaves: Sequence[Leaf], of: Estimate) -> np.ndarray:
     return total / 2
 
 
-def with_itself(_: Node, fork: Node, segment: Node, weight: float) -> float:
+def with_itself(_: Continuation, fork: Continuation, segment: Continuation, weight: float) -> float:
     return weight * (segment.value - fork.value)
 
 
-def k_times(_: Node, fork: Node, segment: Node, weight: float) -> float:
+def k_times(_: Continuation, fork: Continuation, segment: Continuation, weight: float) -> float:
     others = [one.value for one in fork.continuations if one is not segment]
     return weight * len(segment.leaves) * (segment.value - sum(others) / len(others))
 
 
-def unweighted(_: Node, fork: Node, segment: Node, weight: float) -> float:
+def unweighted(_: Continuation, fork: Continuation, segment: Continuation, weight: float) -> float:
     others = [one.value for one in fork.continuations if one is not segment]
     return segment.value - sum(others) / len(others)
 
@@ -199,7 +199,7 @@ def test_fork_loo_is_unbiased() -> None:
 
 
 @pytest.mark.parametrize("credit", [with_itself, k_times, unweighted])
-def test_a_biased_credit_is_seen(credit: Callable[[Node, Node, Node, float], float]) -> None:
+def test_a_biased_credit_is_seen(credit: Callable[[Continuation, Continuation, Continuation, float], float]) -> None:
     probabilities, found = estimates(lambda samples: credited(samples, credit))
     assert np.abs(z_scores(probabilities, found)).max() > 10
 

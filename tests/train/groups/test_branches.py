@@ -1,4 +1,4 @@
-"""Branches among the siblings of a group: each sampled token counts and trains once, with whoever sampled it."""
+"""Branches among the siblings of a group: each sampled token counts and trains once, with its own trajectory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rocstar.engine.rollout.rollout import POLICY_TIMEOUT
 from rocstar.engine.types import Failed, Group, Scored, Task, ToolCall, ToolResult
 from rocstar.train.algorithm.off_policy import Correction
 from rocstar.train.algorithm.penalties import Penalties
-from rocstar.train.groups.advantages import sample_of, weights_of
+from rocstar.train.groups.advantages import path_weights_of, sample_of
 from rocstar.train.groups.rollout_metrics import rollout_metrics
 from rocstar.train.groups.selection import select
 from rocstar.train.groups.task_cursor import TaskCursor
@@ -93,8 +93,8 @@ def test_means_are_by_path_weight_and_numbers_count_once() -> None:
 
 def test_weights_are_of_each_task_and_root() -> None:
     one, two = forked_group().trajectories, forked_group(replace(TASK, id="u")).trajectories
-    assert weights_of([*one, *two]) == [0.5, 0.25, 0.25, 1.0] * 2
-    assert weights_of([one[0], one[3], two[0]]) == [1.0, 1.0, 1.0]
+    assert path_weights_of([*one, *two]) == [0.5, 0.25, 0.25, 1.0] * 2
+    assert path_weights_of([one[0], one[3], two[0]]) == [1.0, 1.0, 1.0]
 
 
 def test_the_solve_rate_counts_a_root_and_its_branches_as_one_attempt() -> None:

@@ -53,7 +53,7 @@ from rocstar.train.algorithm.advantages.sample import Advantage, Path, Sample, h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Continuation:
     """A segment with all that follows it; the root of the tree has the group's roots as continuations."""
 
     start: int
@@ -61,11 +61,11 @@ class Node:
     value: float
     leaves: tuple[int, ...]
     """Numbers of the trajectories that pass it."""
-    continuations: tuple[Node, ...] = ()
+    continuations: tuple[Continuation, ...] = ()
     """Those of the fork at its end; none of a leaf."""
 
 
-Credit = Callable[[Node, Node, Node, float], float]
+Credit = Callable[[Continuation, Continuation, Continuation, float], float]
 """The advantage of a segment, from the tree, the fork, the segment, and the segment's path weight."""
 
 
@@ -120,7 +120,7 @@ def _of_tokens(sample: Sample, by_start: dict[int, float]) -> Advantage:
     return values if len(set(values)) > 1 else (values or [by_start[max(by_start)]])[0]
 
 
-def _left_out(_: Node, fork: Node, segment: Node, weight: float) -> float:
+def _left_out(_: Continuation, fork: Continuation, segment: Continuation, weight: float) -> float:
     values = [one.value for one in fork.continuations]
     if has_no_signal(values):
         return 0.0
@@ -128,28 +128,30 @@ def _left_out(_: Node, fork: Node, segment: Node, weight: float) -> float:
     return weight * (segment.value - (total - segment.value) / (len(values) - 1))
 
 
-def _global_and_local(root: Node, fork: Node, segment: Node, _: float) -> float:
+def _global_and_local(root: Continuation, fork: Continuation, segment: Continuation, _: float) -> float:
     return math.sqrt(len(segment.leaves)) * ((segment.value - root.value) + (segment.value - fork.value))
 
 
-def _segments(fork: Node, weight: float = 1.0) -> Iterator[tuple[Node, Node, float]]:
+def _segments(fork: Continuation, weight: float = 1.0) -> Iterator[tuple[Continuation, Continuation, float]]:
     """Yield the fork, the segment and its path weight, for each segment, before those that follow it."""
     for segment in fork.continuations:
         yield fork, segment, weight
         yield from _segments(segment, weight / max(1, len(segment.continuations)))
 
 
-def _tree(paths: Sequence[Path], rewards: Sequence[float]) -> Node:
+def _tree(paths: Sequence[Path], rewards: Sequence[float]) -> Continuation:
     if len(set(paths)) < len(paths):
         raise ValueError(f"two trajectories of a group have one path: {sorted(paths)!r:.200}")
     choices = _choices(paths)
     roots = dict[tuple[int, int], list[int]]()
     for leaf, taken in enumerate(choices):
         roots.setdefault(taken[0], []).append(leaf)
-    return _fork(0, [_node(0, leaves, 1, choices, rewards) for leaves in roots.values()])
+    return _fork(0, [_grown(0, leaves, 1, choices, rewards) for leaves in roots.values()])
 
 
-def _node(start: int, leaves: list[int], depth: int, choices: Sequence[Path], rewards: Sequence[float]) -> Node:
+def _grown(
+    start: int, leaves: list[int], depth: int, choices: Sequence[Path], rewards: Sequence[float]
+) -> Continuation:
     """The segment that the leaves share, from their choice `depth` on; a fork with one choice is none."""
     while len(leaves) > 1:
         parts = dict[tuple[int, int], list[int]]()
@@ -157,17 +159,17 @@ def _node(start: int, leaves: list[int], depth: int, choices: Sequence[Path], re
             parts.setdefault(choices[leaf][depth], []).append(leaf)
         depth += 1
         if len(parts) > 1:
-            behind = [_node(turn, part, depth, choices, rewards) for (turn, _), part in parts.items()]
+            behind = [_grown(turn, part, depth, choices, rewards) for (turn, _), part in parts.items()]
             return _fork(start, behind)
-    return Node(start=start, value=rewards[leaves[0]], leaves=tuple(leaves))
+    return Continuation(start=start, value=rewards[leaves[0]], leaves=tuple(leaves))
 
 
-def _fork(start: int, continuations: Sequence[Node]) -> Node:
+def _fork(start: int, continuations: Sequence[Continuation]) -> Continuation:
     values = [one.value for one in continuations]
     # Rounding would leave a trace of the mean of equal values.
     value = values[0] if has_no_signal(values) else math.fsum(values) / len(values)
     leaves = tuple(leaf for one in continuations for leaf in one.leaves)
-    return Node(start=start, value=value, leaves=leaves, continuations=tuple(continuations))
+    return Continuation(start=start, value=value, leaves=leaves, continuations=tuple(continuations))
 
 
 def _choices(paths: Sequence[Path]) -> list[Path]:
