@@ -72,7 +72,7 @@ BUGS = [
     Bug("ConversationManager.check_room", "self.in_flight + num_choices > self.options.max_choices", "self.in_flight > self.options.max_choices", "serve/test_endpoint.py::test_more_than_there_is_room_for_is_turned_away"),
     Bug("ConnectionLimiter.sweep", "one.unread_bytes == 0 or one.unread_bytes >= before", "True", "service/test_connections.py::test_who_takes_its_answer_slowly_is_waited_for_and_who_takes_nothing_is_not"),
     Bug("ConversationManager.stop", "timer.cancel()", "timer", "serve/test_memory.py::test_no_kind_of_object_grows_with_the_requests"),
-    Bug("Dispatcher.open", "BaseException", "Exception", "test_box.py::test_a_session_is_closed_in_whatever_way_its_trajectory_ends"),
+    Bug("_Opened.__aexit__", "await self.close()", "await self.close() if error is None or isinstance(error, Exception) else None", "test_box.py::test_a_session_is_closed_in_whatever_way_its_trajectory_ends"),
     Bug("DistinctCounts.add", "number not in seen[first : first + count]", "True", "data/test_overlap.py::test_a_copy_that_is_there_a_hundred_times_is_no_boilerplate"),
     Bug("DistinctCounts.add", "number not in seen[first : first + count]", "True", "test_overlap.py::test_distinct_numbers_are_counted_up_to_a_limit"),
     Bug("ConnectionLimiter.add", "len(self._anonymous) > self.max_anonymous", "False", "service/test_connections.py::test_strangers_give_way_to_strangers_and_guests_to_none_of_them"),

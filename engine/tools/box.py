@@ -151,7 +151,7 @@ class _Opened(Tools):
     @asynccontextmanager
     async def _branched(self, seed: int) -> AsyncIterator[Tools]:
         async with _Opened(self._box, seed) as other:
-            for name, (tool, session) in self._sessions.items():
+            for name, (tool, session) in list(self._sessions.items()):  # a parent whose clock ends closes its own
                 other._sessions[name] = (tool, await _copied(tool, session))
             yield other
 

@@ -249,6 +249,7 @@ def test_a_branch_that_is_not_its_parents_is_no_record() -> None:
 def test_metrics_count_a_shared_call_once() -> None:
     rule = ForkRule(chooses=after_an_error, width=3)
     group = roll(agent(lambda name, turn: recovers(name, turn) if "~1.1" not in name else "5"), rule, size=2)
-    assert fork_metrics(group.trajectories) == {"fork/branches": 4.0, "fork/recovered": pytest.approx(4 / 6)}
+    weighted = [(1.0, t) for t in group.trajectories]
+    assert fork_metrics(weighted) == {"fork/branches": 4.0, "fork/recovered": pytest.approx(4 / 6)}
     assert sum(len(turn.results) for t in group.trajectories for turn in t.own_turns) == 2
-    assert fork_metrics([t for t in group.trajectories if t.fork is None]) == {}
+    assert fork_metrics([(w, t) for w, t in weighted if t.fork is None]) == {}

@@ -35,7 +35,7 @@ with an error say, weigh more, and a prefix has the credit of one of its k ends.
 The tree has the kept trajectories only. One that was dropped takes the tokens that it sampled along; branches behind
 it still compare with each other. A fork with one kept continuation is none: that one carries on the segment before.
 With `rl.roc_mode` = "none" just failed trajectories are missing, and the proof holds as far as a failure is
-independent of tokens and reward, for what is rolled out: with `rl.fork_tokens` a branch may be cut before its parent
+independent of tokens and reward, for the rollouts: with `rl.fork_tokens` a branch may be cut before its parent
 would be, and V is the value of that mixture. Resample-on-Correct chooses by outcome, with forks as without them.
 
 Edge cases: without forks `fork_loo` has the bits of `rloo`. A continuation without others (a single root) has 0.
