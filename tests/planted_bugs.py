@@ -95,7 +95,7 @@ BUGS = [
     Bug("IdempotencyStore._find", "not ended.task.result().is_current()", "False", "service/test_owners.py::test_a_key_opens_another_session_once_the_first_is_gone"),
     Bug("BodyReader.decode", "len(body) <= THREAD_BYTES", "True", "service/test_bodies.py::test_a_large_body_is_decoded_in_another_process"),
     Bug("Interpreter._replay", "enumerate(self._cells, 1)", "enumerate(self._cells[:-1], 1)", "engine/test_interpreter.py"),
-    Bug("Journal._look", "is_judged or not may_be_tried(trajectory)", "True", "test_journal.py::test_a_failure_that_the_end_may_have_caused_is_tried_again"),
+    Bug("Journal._look", "is_judged or not any(map(may_be_tried, members))", "True", "test_journal.py::test_a_failure_that_the_end_may_have_caused_is_tried_again"),
     Bug("Journal._prune", "min(step - self._keep_steps, saved)", "step - self._keep_steps", "test_journal.py::test_old_records_go_and_those_that_a_resume_needs_stay"),
     Bug("Journal._prune", "self._forget_learned(old)", "None", "test_journal.py::test_old_records_go_and_those_that_a_resume_needs_stay"),
     Bug("Journal._seal", "not self._known(other)", "True", "test_journal.py::test_a_file_of_a_step_to_come_stays_until_all_of_it_was_learned"),
