@@ -79,7 +79,7 @@ BUGS = [
     Bug("draw_weight", "eps + penalty", "eps", "view/test_siblings.py::test_weights_are_those_of_the_draw"),
     Bug("LineEditor.interrupted", "get_typeahead(source)", "[]", "serve/test_terminal_keys.py::test_of_keys_behind_enter_ctrl_c_is_told_once_and_the_others_begin_the_next_line[read with Enter]"),
     Bug("EmbeddedEngine._fit", "len(rows) * longest > self._kv.capacity", "len(rows) * (longest + 1) > self._kv.capacity", "test_embedded_capacity.py::test_rows_of_the_capacity_reach_their_longest"),
-    Bug("EmbeddedEngine._step", "len(r.ids) + k", "len(r.ids)", "inference/test_drafts.py::test_tokens_have_the_same_bits_whatever_is_drafted[qwen3]"),
+    Bug("EmbeddedEngine._step", "p + k", "p", "inference/test_drafts.py::test_tokens_have_the_same_bits_whatever_is_drafted[qwen3]"),
     Bug("EmbeddedEngine._step", "len(request.new_ids) - 1", "len(request.new_ids)", "inference/test_embedded_scoring.py::test_every_row_hears_its_own_tokens_in_order"),
     Bug("EmbeddedEngine._step", "token != drafted", "drafted is None", "inference/test_drafts.py::test_drafted_tokens_have_the_distribution_of_the_model"),
     Bug("EmbeddedEngine._step", "token != drafted", "drafted is None", "inference/test_drafts.py::test_tokens_have_the_same_bits_whatever_is_drafted[qwen3]"),

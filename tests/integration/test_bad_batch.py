@@ -15,7 +15,7 @@ from rocstar.train.learner.learner import Learner, LossSettings
 from rocstar.train.learner.loss_stats import LossStats
 
 PLANTED = "model.layers.1.mlp.up_proj.weight"
-OPTIONS = ["--sft.steps=0", "--stages.0.steps=6", "--stages.1.steps=0", "--rl.tokens_per_microbatch=40"]
+OPTIONS = ["--sft.steps=0", "--stages.0.steps=6", "--stages.1.steps=0", "--rl.tokens_per_microbatch=20"]
 
 
 @pytest.fixture

@@ -222,8 +222,8 @@ async def open_engines(
 
 
 def memory_measure(engines: list[EmbeddedEngine]) -> Measure:
-    """Return the function of memory shortages and drafts since its last call; names: train/record/metrics.py."""
-    names = ("rows_evicted", "out_of_memory", "drafts_right")
+    """Return the function of memory shortages since its last call; names: train/record/metrics.py."""
+    names = ("rows_evicted", "out_of_memory")
     before = dict.fromkeys(names, 0)
 
     def measure() -> dict[str, float]:

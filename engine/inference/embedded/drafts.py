@@ -74,15 +74,17 @@ class Drafts:
         self._pause = 0
 
     def propose(self, rows: Sequence[Row], capacity: int) -> list[list[int]]:
-        """Return each row's drafts; before that, learn the rows' texts so far. capacity: tokens of a slot."""
+        """Return each row's drafts, or nothing if no row has any; learn the rows' texts before.
+
+        capacity: tokens of a slot.
+        """
         count = len(rows)
-        none: list[list[int]] = [[] for _ in rows]
         token_time = self._time.token + self._time.position * sum(len(row.ids) for row in rows) / count
         plain_time = self._time.fixed + token_time * count
         least = MARGIN * token_time * count / plain_time
         self._pause -= 1
         if least > MOST_SHARE or self._pause >= 0:
-            return none
+            return []
         found = [self._chain(row, least, capacity) for row in rows]
         odds = [odd for _, chain in found for odd in chain]
         least = MARGIN * token_time * (count + sum(odds)) / (plain_time + token_time * len(odds))
@@ -92,7 +94,7 @@ class Drafts:
         self._gain += (saved - SEARCH * count - self._gain) / 16
         if self._gain < 0:
             self._pause = PAUSE
-        return drafts
+        return drafts if any(drafts) else []
 
     def learn(self, row: Row) -> None:
         """Add the row's tokens since the last call to its task's texts."""

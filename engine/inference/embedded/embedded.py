@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -573,17 +574,22 @@ class EmbeddedEngine:
             self._logits([], self._slots.take_extras(self._prefill_tokens))
             return []
         rows = self._slots.active()
-        drafts = self._drafts.propose(rows, self._kv.tokens_per_slot) if self._drafts else [[] for _ in rows]
+        drafts = self._drafts.propose(rows, self._kv.tokens_per_slot) if self._drafts else []
         logits_NV = self._logits(rows, extras, drafts)
         requests = [row.request for row in rows if row.request is not None]
-        places = [(r, len(r.ids) + k) for r, d in zip(requests, drafts, strict=True) for k in range(len(d) + 1)]
-        noise_N = noise([r.seed for r, _ in places], [position for _, position in places])
-        sampled, logprobs = sample(logits_NV, [r.temperature for r, _ in places], noise_N)
+        asked_N, positions_N = requests, [len(row.ids) for row in rows]
+        if drafts:
+            asked_N = [r for r, draft in zip(requests, drafts, strict=True) for _ in range(len(draft) + 1)]
+            positions_N = [p + k for p, draft in zip(positions_N, drafts, strict=True) for k in range(len(draft) + 1)]
+        noise_N = noise([r.seed for r in asked_N], positions_N)
+        sampled, logprobs = sample(logits_NV, [r.temperature for r in asked_N], noise_N)
         self._failures = 0
-        ended, news, first = [], News(), 0
-        for row, request, draft in zip(rows, requests, drafts, strict=True):
-            for n, drafted in enumerate([*draft, None], first):
+        ended, news, end = [], News(), 0
+        for row, request, draft in zip(rows, requests, drafts or itertools.repeat(()), strict=False):
+            n, end = end, end + len(draft) + 1
+            for drafted in (*draft, None):
                 token, logprob = sampled[n], logprobs[n]
+                n += 1
                 row.cached = len(row.ids)
                 row.ids.append(token)
                 finish = request.add(token, logprob, self.version)
@@ -594,7 +600,6 @@ class EmbeddedEngine:
                 if finish is not None or token != drafted:  # the logits behind are those of another text
                     break
                 self.drafts_right += 1
-            first += len(draft) + 1
         if news:
             requests[0].future.get_loop().call_soon_threadsafe(tell, news)
         for row, _, _ in ended:  # behind all of `cached`: a row that moves takes as many tokens along
@@ -606,14 +611,16 @@ class EmbeddedEngine:
         return [(request, finish) for _, request, finish in ended]
 
     def _logits(self, rows: Sequence[Row], extras: Sequence[Extra], drafts: Sequence[Sequence[int]] = ()) -> Tensor:
-        """The logits of each row's last token and of its drafts. The extras enter the cache and count as cached."""
-        tokens: list[int] = []
-        positions_N: list[int] = []
-        slots_N: list[int] = []
-        for row, draft in zip(rows, drafts, strict=True):
-            tokens += [row.ids[-1], *draft]
-            positions_N += range(len(row.ids) - 1, len(row.ids) + len(draft))
-            slots_N += [row.slot] * (len(draft) + 1)
+        """The logits of each row's last token and of its drafts. The extras enter the cache and count as cached.
+
+        drafts: of each row; empty: there are none.
+        """
+        tokens = [row.ids[-1] for row in rows]
+        positions_N, slots_N = [len(row.ids) - 1 for row in rows], [row.slot for row in rows]
+        if drafts:
+            tokens = [token for last, draft in zip(tokens, drafts, strict=True) for token in (last, *draft)]
+            positions_N = [p + k for p, draft in zip(positions_N, drafts, strict=True) for k in range(len(draft) + 1)]
+            slots_N = [slot for slot, draft in zip(slots_N, drafts, strict=True) for _ in range(len(draft) + 1)]
         for extra in extras:
             row = self._slots.row_in(extra.slot)
             tokens += row.ids[extra.start : extra.end]

@@ -55,9 +55,9 @@ async def test_engines_decode_until_a_weight_changes_and_after_its_version_serve
         assert log == [*stopped, f"publish {version}", "free b", "free a"]
 
 
-def test_lack_of_memory_and_drafts_are_counted_from_step_to_step() -> None:
-    engine: Any = SimpleNamespace(rows_evicted=3, out_of_memory=1, drafts_right=7)
+def test_lack_of_memory_is_counted_from_step_to_step() -> None:
+    engine: Any = SimpleNamespace(rows_evicted=3, out_of_memory=1)
     measure = memory_measure([engine, engine])
-    assert measure() == {"engine/rows_evicted": 6.0, "engine/out_of_memory": 2.0, "engine/drafts_right": 14.0}
-    engine.rows_evicted, engine.drafts_right = 5, 8
-    assert measure() == {"engine/rows_evicted": 4.0, "engine/out_of_memory": 0.0, "engine/drafts_right": 2.0}
+    assert measure() == {"engine/rows_evicted": 6.0, "engine/out_of_memory": 2.0}
+    engine.rows_evicted = 5
+    assert measure() == {"engine/rows_evicted": 4.0, "engine/out_of_memory": 0.0}

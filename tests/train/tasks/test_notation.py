@@ -3,6 +3,8 @@
 `notations.jsonl` has a line per kind with pairs of prediction and truth.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from fractions import Fraction
