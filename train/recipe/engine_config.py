@@ -55,7 +55,7 @@ class EngineConfig(Section):
         256, ge=1, description="rows decoded together by an embedded engine"
     )
     drafts: Expert[Annotated[int, Unit("tokens")]] = Field(
-        8,
+        0,
         ge=0,
         description="tokens that a row of an embedded engine on a CPU tries in a forward besides its next one, at "
         "most, from texts of the same prompt; sampled tokens stay the same; 0 = none",
