@@ -84,6 +84,8 @@ class McpConnection:
 class McpTool(Tool):
     """One tool of a server, as the server describes it."""
 
+    parallel = False  # a server may answer in any order, and its later calls see what the earlier ones changed
+
     def __init__(self, server: McpServer, listed: Any) -> None:
         self.name, self.description, self.parameters = listed.name, listed.description or "", listed.input_schema
         self.timeout_s, self.shared, self._server = server.timeout_s, f"mcp {id(server)}", server
