@@ -84,7 +84,7 @@ class McpConnection:
 class McpTool(Tool):
     """One tool of a server, as the server describes it."""
 
-    parallel = False  # a server may answer in any order, and its later calls see what the earlier ones changed
+    parallel = False  # a server may answer in any order, and later calls see the changes of earlier ones
 
     def __init__(self, server: McpServer, listed: Any) -> None:
         self.name, self.description, self.parameters = listed.name, listed.description or "", listed.input_schema
