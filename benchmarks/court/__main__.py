@@ -1,6 +1,6 @@
 """The court: arms at equal cost, decided over seeds by a rule that is written before the first run.
 
-    python -m benchmarks.court QUESTION.toml --runs DIR [--at-once 2] [--out FILE]
+    python -m benchmarks.court QUESTION.toml --runs DIR [--at-once 2] [--out FILE] [--commit HASH]
     python -m benchmarks.court QUESTION.toml --simulate [--out FILE]
 
 A killed court goes on where it stopped. A question whose file has changed since its first run is refused.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ def main(train: Train = trainer.train) -> int:
     parser.add_argument("question", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs/court"))
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--commit", default="unknown", help="of a tree without git; `-dirty` at its end")
     parser.add_argument("--simulate", action="store_true", help="the rule alone: false findings and power")
     options = parser.parse_args()
     try:
@@ -55,7 +55,7 @@ def main(train: Train = trainer.train) -> int:
     with Runs(question, options.question, options.runs, options.at_once, train) as runs:
         curves, decisions = hold(question, runs)
     print(table(question, curves, decisions))
-    written["commits"] = commits(file.parent)
+    written["commits"] = commits(file.parent, options.commit)
     return publish(options.question.stem, question, written, curves, decisions, options.out)
 
 
@@ -66,10 +66,16 @@ def hold(question: Question, runs: Runs) -> tuple[dict[str, list[Curve]], dict[s
     open_arms = list(question.arms)
     for look in question.stopping.looks:
         seeds = range(len(curves[question.control]), look)
-        started: list[tuple[str, Future[Curve]]] = [(a, runs.start(a, s)) for s in seeds for a in open_arms]
-        for arm, future in started:
-            curves[arm].append(future.result())
+        failures: list[SystemExit] = []
+        for arm, future in runs.start(open_arms, seeds):
+            try:
+                curves[arm].append(future.result())
+            except SystemExit as failure:  # the other runs go on: their curves are kept
+                failures.append(failure)
+                continue
             print(f"{arm} seed {len(curves[arm]) - 1}: {outcomes(question, curves[arm][-1:])[0]:.3f}", flush=True)
+        if failures:
+            raise failures[0]
         for arm in open_arms[1:]:
             decisions[arm] = judged(question, curves, arm)
         open_arms = [a for a in open_arms if a == question.control or decisions[a].verdict == "undecided"]

@@ -48,18 +48,31 @@ class Runs:
         """Begin no other run, and wait for those that are under way."""
         self._pool.shutdown(cancel_futures=True)
 
-    def start(self, arm: str, seed: int) -> Future[Curve]:
-        """Return the curve of an arm's run to come; its cold start begins before it."""
-        folder = self._arms / arm / f"seed_{seed}"
-        if (folder / CURVE).exists():
-            return self._pool.submit(read_finished, folder)
-        cold, options = self._question.options(arm)
+    def start(self, arms: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, Future[Curve]]]:
+        """Return the curves of these runs to come, by seed. All cold starts begin first: a run that waits for its own
+        keeps a thread of the pool."""
+        runs = [(arm, seed) for seed in seeds for arm in arms]
+        colds = [None if self._is_finished(arm, seed) else self._cold_of(arm, seed) for arm, seed in runs]
+        return [(arm, self._start(arm, seed, cold)) for (arm, seed), cold in zip(runs, colds, strict=True)]
+
+    def _is_finished(self, arm: str, seed: int) -> bool:
+        return (self._arms / arm / f"seed_{seed}" / CURVE).exists()
+
+    def _cold_of(self, arm: str, seed: int) -> Future[Path]:
+        cold, _ = self._question.options(arm)
         recipe = read_toml(self._recipe, what=f"recipe {str(self._recipe)!r}")
         known = json.dumps([[recipe.get(name) for name in TABLES], cold])
         start = self._folder / "cold" / hashlib.sha256(known.encode()).hexdigest()[:12] / f"seed_{seed}"
         if start not in self._cold:
             self._cold[start] = self._pool.submit(self._cold_start, start, [*cold, f"--run.seed={seed}"])
-        return self._pool.submit(self._run, folder, self._cold[start], [*options, f"--run.seed={seed}"])
+        return self._cold[start]
+
+    def _start(self, arm: str, seed: int, cold: Future[Path] | None) -> Future[Curve]:
+        folder = self._arms / arm / f"seed_{seed}"
+        if cold is None:
+            return self._pool.submit(read_finished, folder)
+        _, options = self._question.options(arm)
+        return self._pool.submit(self._run, folder, cold, [*options, f"--run.seed={seed}"])
 
     def _cold_start(self, folder: Path, options: list[str]) -> Path:
         with taken(folder):
@@ -105,11 +118,12 @@ def read_finished(run: Path) -> Curve:
     return curve
 
 
-def commits(question: Path) -> list[str]:
-    """Return the commits of the code that made the runs in the folder of a question, `-dirty` if files differed."""
+def commits(question: Path, unknown: str) -> list[str]:
+    """Return the commits of the code that made the runs in the folder of a question, `-dirty` if files differed.
+    unknown: of runs in a tree without git."""
     manifests = [json.loads(file.read_text()) for file in question.glob("*/seed_*/manifest.json")]
     starts = [start for manifest in manifests for start in manifest["starts"]]
-    return sorted({f"{start['commit']}{'-dirty' * bool(start['dirty'])}" for start in starts})
+    return sorted({f"{start['commit'] or unknown}{'-dirty' * bool(start['dirty'])}" for start in starts})
 
 
 def is_finished(run: Path) -> bool:

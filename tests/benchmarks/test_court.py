@@ -269,7 +269,8 @@ def test_a_run_that_was_killed_in_its_last_evaluation_is_made_again(question: Qu
         '{"step": 1, "tokens": 75, "cpu_s": 1}\n{"step": 2, "tokens": 150, "cpu_s": 2}\n'
     )
     with Runs(question, tmp_path / "q.toml", tmp_path / "runs", 1, fake_train) as runs:
-        assert len(runs.start("plain", 0).result()) == 2
+        ((_, future),) = runs.start(["plain"], [0])
+        assert len(future.result()) == 2
     assert "--resume" not in json.loads((killed / "commands").read_text())
 
 
@@ -284,7 +285,7 @@ def test_two_courts_at_once_share_cold_starts_and_runs(question: Question, tmp_p
         Runs(question, tmp_path / "q.toml", tmp_path / "runs", 4, late) as one,
         Runs(question, tmp_path / "q.toml", tmp_path / "runs", 4, late) as other,
     ):
-        started = [made.start(arm, 0) for made in (one, other) for arm in question.arms]
+        started = [future for made in (one, other) for _, future in made.start(list(question.arms), [0])]
         go.set()
         assert [len(future.result()) for future in started] == [2] * 4
     assert sorted(commands(tmp_path).values()) == [1, 1, 1]
