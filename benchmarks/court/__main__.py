@@ -1,9 +1,10 @@
 """The court: arms at equal cost, decided over seeds by a rule that is written before the first run.
 
-    python -m benchmarks.court QUESTION.toml --runs DIR [--at-once 2] [--out FILE] [--commit HASH]
+    python -m benchmarks.court QUESTION.toml --runs DIR [--at-once 2] [--seeds 4] [--out FILE]
     python -m benchmarks.court QUESTION.toml --simulate [--out FILE]
 
-A killed court goes on where it stopped. A question whose file has changed since its first run is refused.
+A killed court goes on where it stopped, as does one with --seeds. A question whose file has changed since its first
+run is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rocstar.train.recipe.errors import ConfigError
 from . import trainer
 from .curves import Curve
 from .decision import Decision, decide
-from .question import Question, read_question
+from .question import MOST_SEEDS, Question, read_question
 from .runs import Runs, Train, commits
 from .simulation import simulate
 from .verdicts import outcomes, publish, table
@@ -31,6 +32,9 @@ def main(train: Train = trainer.train) -> int:
     parser.add_argument("question", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs/court"))
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument(
+        "--seeds", type=int, default=MOST_SEEDS, help="the first seeds alone; before a look nothing is decided"
+    )
     parser.add_argument("--commit", default="unknown", help="of a tree without git; `-dirty` at its end")
     parser.add_argument("--simulate", action="store_true", help="the rule alone: false findings and power")
     options = parser.parse_args()
@@ -53,19 +57,20 @@ def main(train: Train = trainer.train) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(written))
     with Runs(question, options.question, options.runs, options.at_once, train) as runs:
-        curves, decisions = hold(question, runs)
+        curves, decisions = hold(question, runs, options.seeds)
     print(table(question, curves, decisions))
     written["commits"] = commits(file.parent, options.commit)
     return publish(options.question.stem, question, written, curves, decisions, options.out)
 
 
-def hold(question: Question, runs: Runs) -> tuple[dict[str, list[Curve]], dict[str, Decision]]:
-    """Run the arms seed by seed until each is decided, or the seeds end. Return curves and decisions by arm."""
+def hold(question: Question, runs: Runs, most: int) -> tuple[dict[str, list[Curve]], dict[str, Decision]]:
+    """Run the arms seed by seed until each is decided, or the seeds end. Return curves and decisions by arm.
+    most: seeds of each arm."""
     curves: dict[str, list[Curve]] = {arm: [] for arm in question.arms}
     decisions: dict[str, Decision] = {}
     open_arms = list(question.arms)
     for look in question.stopping.looks:
-        seeds = range(len(curves[question.control]), look)
+        seeds = range(len(curves[question.control]), min(look, most))
         failures: list[SystemExit] = []
         for arm, future in runs.start(open_arms, seeds):
             try:
@@ -79,7 +84,7 @@ def hold(question: Question, runs: Runs) -> tuple[dict[str, list[Curve]], dict[s
         for arm in open_arms[1:]:
             decisions[arm] = judged(question, curves, arm)
         open_arms = [a for a in open_arms if a == question.control or decisions[a].verdict == "undecided"]
-        if len(open_arms) == 1:
+        if len(open_arms) == 1 or most < look:
             break
     return curves, decisions
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = ROOT / "benchmarks" / "court" / "questions"
-DEFAULT = [QUESTIONS / "smollm2_long.toml", QUESTIONS / "smollm2.toml"]
+DEFAULT = [QUESTIONS / "smollm2_long.toml", QUESTIONS / "smollm2_roc.toml"]
 """The longest first."""
 SMALL = ("curve.json", "metrics.jsonl", "manifest.json", "config.toml", "spent.jsonl")
 STOP_S = 10.0

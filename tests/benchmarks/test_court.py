@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from benchmarks.court import budget, curves, simulation, verdicts
 from benchmarks.court.decision import decide, is_rejected
 from benchmarks.court.question import Question, read_question
 from benchmarks.court.runs import Runs
+from benchmarks.gpu import court as gpu_court
 from benchmarks.report import command
 from rocstar.engine.record.reading import write_records
 from rocstar.train.record.callbacks import StopRun
@@ -302,6 +304,42 @@ def test_a_cold_start_has_the_fields_of_sft_and_an_arm_has_the_others(held: Any,
     assert not {"--sft.lr=0.25", "--stages=[]"} & set(arm) and not any("--rl." in word for word in words)
     (start,) = (word for word in arm if word.startswith("--model.path="))
     assert Path(start.partition("=")[2]).parent.parent.name == "seed_0"
+
+
+def test_cold_starts_begin_before_the_runs_that_wait_for_them(held: Any, tmp_path: Path) -> None:
+    order: list[str] = []
+    fake = lambda words, log: order.append(log.parent.name) or fake_train(words, log)  # noqa: E731
+    question, _ = read_question(tmp_path / "q.toml")
+    with Runs(question, tmp_path / "q.toml", tmp_path / "runs", 1, fake) as runs:
+        for _, future in runs.start(["plain"], [0, 2]):
+            future.result()
+    assert order[2:] == ["plain", "plain"]
+
+
+def test_a_gpu_court_packs_what_ended_for_another_machine(
+    held: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held("--seeds", "1")
+    words = ["--budget=0", f"--runs={tmp_path / 'runs'}", f"--out={tmp_path / 'out'}", str(tmp_path / "q.toml")]
+    monkeypatch.setattr(sys, "argv", ["court.py", *words])
+    assert gpu_court.main() == 1  # the question has seeds without runs
+    with tarfile.open(tmp_path / "out/runs.tar.gz") as tar:
+        tar.extractall(tmp_path / "elsewhere", filter="data")
+    made = commands(tmp_path)
+    assert held("--seeds", "1", "--runs", str(tmp_path / "elsewhere"), "--out", str(tmp_path / "r.json")) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["seeds"] == [0] and commands(tmp_path) == made
+    assert not list((tmp_path / "elsewhere").rglob("commands"))
+
+
+def test_a_court_on_its_first_seeds_decides_nothing_and_goes_on(held: Any, tmp_path: Path) -> None:
+    held("--seeds", "1")
+    with pytest.raises(SystemExit, match="exit code 9"):
+        held("--seeds", "2")
+    assert held("--seeds", "3", "--out", str(tmp_path / "r.json")) == 0
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["seeds"] == [0, 1, 2]
+    assert result["claims"][0]["claim"].endswith("good minus plain, undecided")
+    assert sum(name.startswith("cold/") for name in commands(tmp_path)) == 3
 
 
 def test_a_question_that_changed_behind_its_first_run_is_refused(
