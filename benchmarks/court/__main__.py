@@ -3,8 +3,8 @@
     python -m benchmarks.court QUESTION.toml --runs DIR [--at-once 2] [--seeds 4] [--out FILE]
     python -m benchmarks.court QUESTION.toml --simulate [--out FILE]
 
-A killed court goes on where it stopped, as does one with --seeds. A question whose file has changed since its first
-run is refused.
+A killed court goes on where it stopped, as does one with --seeds. A question whose file or recipe has changed since
+its first run is refused.
 """
 
 from __future__ import annotations

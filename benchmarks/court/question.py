@@ -96,7 +96,8 @@ class Question(Section):
 
 
 def read_question(file: Path) -> tuple[Question, str]:
-    """Return the question and the digest of its file. ConfigError for a bad question, or an arm that is no recipe."""
+    """Return the question and the digest of its file and its recipe's. ConfigError for a bad question, or an arm that
+    is no recipe."""
     table = read_toml(file, what=f"question {str(file)!r}")
     try:
         question = Question.model_validate(table)
@@ -104,7 +105,8 @@ def read_question(file: Path) -> tuple[Question, str]:
         raise ConfigError(f"{file}: {'; '.join(explain(one, Question) for one in error.errors())}") from None
     for arm in question.arms:
         load_recipe(file.parent / question.recipe, [option for part in question.options(arm) for option in part])
-    return question, hashlib.sha256(file.read_bytes()).hexdigest()
+    files = (file, file.parent / question.recipe)
+    return question, hashlib.sha256(b"".join(one.read_bytes() for one in files)).hexdigest()
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -350,6 +350,9 @@ def test_a_question_that_changed_behind_its_first_run_is_refused(
     (tmp_path / "q.toml").write_text(QUESTION.replace("150", "160"))
     assert held() == 2
     assert "give the changed question another file name" in capsys.readouterr().err
+    (tmp_path / "q.toml").write_text(QUESTION)
+    (tmp_path / "recipe.toml").write_text("[model]\npath = 'scratch'\n[rl]\nlr = 1e-3\n")
+    assert held() == 2
 
 
 @pytest.mark.parametrize(

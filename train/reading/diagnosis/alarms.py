@@ -190,6 +190,7 @@ LOUD: Final = 0.2
 DRIFT: Final = 0.01
 EVICTED: Final = 0.10
 REWARD: Final = 0.10
+HELD_OUT_FALL: Final = 0.05
 CORRECT_HELD: Final = 0.5
 
 
@@ -324,6 +325,14 @@ def _held_out(history: History) -> str | None:
     )
 
 
+def _held_out_fall(history: History) -> str | None:
+    change = history.held_out
+    if change is None or change.difference > -HELD_OUT_FALL or change.interval[1] >= 0:
+        return None
+    low, high = change.interval
+    return f"from step {change.before} to {change.after} by {change.difference:+.1%} [{low:+.1%}, {high:+.1%}]"
+
+
 SOUNDS: Final[Mapping[str, Sounds]] = {
     "stall": _stall,
     "no_signal": _no_signal,
@@ -354,6 +363,7 @@ SOUNDS: Final[Mapping[str, Sounds]] = {
     "entropy_collapse": _collapse,
     "entropy_explosion": _explosion,
     "reward_without_held_out": _held_out,
+    "held_out_fall": _held_out_fall,
     "mismatch_after_tool": _mismatch,
     "kv_evictions": stays_above(
         ratio(metric("engine/recomputed_tokens"), metric("tokens/generated")),

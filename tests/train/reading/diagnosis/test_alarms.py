@@ -14,7 +14,7 @@ from rocstar.train.record.metrics import check_names
 from .made_runs import PLANTS, Rows, healthy, planted
 
 FALLS_ILL, LATE = 15, 5
-HELD_OUT = "reward_without_held_out"
+HELD_OUT, HELD_OUT_FALL = "reward_without_held_out", "held_out_fall"
 
 
 def heard(rows: Rows, held_out: HeldOutChange | None = None) -> list[Episode]:
@@ -34,7 +34,7 @@ def test_a_planted_signature_is_reported_within_five_steps(name: str) -> None:
 
 
 def test_every_alarm_has_a_plant_and_every_function_is_an_alarms() -> None:
-    assert {alarm.name for alarm in ALARMS} == {*PLANTS, HELD_OUT} == set(SOUNDS)
+    assert {alarm.name for alarm in ALARMS} == {*PLANTS, HELD_OUT, HELD_OUT_FALL} == set(SOUNDS)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -50,6 +50,15 @@ def test_held_out_questions_that_do_not_follow_are_told() -> None:
     unsure = HeldOutChange(before=0, after=40, difference=0.01, interval=(-0.3, 0.32))
     followed = HeldOutChange(before=0, after=40, difference=0.4, interval=(0.3, 0.5))
     assert heard(rows, unsure) == heard(rows, followed) == []
+
+
+def test_a_fall_on_held_out_questions_is_reported_whatever_the_training_reward_says() -> None:
+    """As of SmolLM2-135M with a random reward, in ten steps: 0.51 to 0.08 solved, training reward 0.5 throughout."""
+    fall = HeldOutChange(before=0, after=10, difference=-0.39, interval=(-0.45, -0.33))
+    assert [e.alarm.name for e in heard(healthy(10), fall)] == [HELD_OUT_FALL]
+    unsure = HeldOutChange(before=0, after=10, difference=-0.1, interval=(-0.21, 0.01))
+    small = HeldOutChange(before=0, after=10, difference=-0.03, interval=(-0.05, -0.01))
+    assert heard(healthy(10), unsure) == heard(healthy(10), small) == []
 
 
 def test_definitions_are_whole() -> None:
