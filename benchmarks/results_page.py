@@ -21,7 +21,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from report import ROOT, git
+
+from benchmarks.court.verdicts import read_verdicts, table
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
 PAGE: Final = ROOT / "docs" / "results.md"
@@ -29,6 +32,7 @@ RECENT: Final = 200
 """Commits."""
 LONGEST_COMMAND: Final = 120
 """Characters."""
+AT_WORDS: Final = {"end": "at the budget's end", "mean": "mean over the curve"}
 KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "benchmark": (str,),
     "commit": (str,),
@@ -119,8 +123,20 @@ def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str
         ]
         command = textwrap.shorten(re.sub(r" --out \S+", "", result["command"]), LONGEST_COMMAND, placeholder=" ...")
         lines = [f"\n## {name.removesuffix('.json')}", "", f"`{command}`: {', '.join(facts)}.", ""]
-        sections.append("\n".join([*lines, *rows(result["claims"])]) + "\n")
+        is_court = "curves" in result and "arms" in result.get("question", ())
+        body = court_table(name, result) if is_court else rows(result["claims"])
+        sections.append("\n".join([*lines, *body]) + "\n")
     return HEAD.format(recent=RECENT, newest=newest[:8]) + "".join(sections)
+
+
+def court_table(name: str, result: Mapping[str, Any]) -> list[str]:
+    """Return the table and the figure of a question of the court."""
+    question, curves, decisions = read_verdicts(result)
+    figure = f"../benchmarks/results/{name.removesuffix('.json')}.svg"
+    shown_figure = [f"![{question.question}]({figure})", ""] if (PAGE.parent / figure).exists() else []
+    primary = f"Decided by `{question.primary.measure}`, {AT_WORDS[question.primary.at]}; other columns at the end."
+    lines = table(question, curves, decisions).splitlines()
+    return [lines[0], "", *shown_figure, primary, "", *lines[2:]]
 
 
 def rows(claims: Sequence[Mapping[str, Any]]) -> list[str]:

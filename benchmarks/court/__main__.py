@@ -20,11 +20,11 @@ from rocstar.train.recipe.errors import ConfigError
 
 from . import trainer
 from .curves import Curve
-from .decision import Decision, decide
+from .decision import Decision
 from .question import MOST_SEEDS, Question, read_question
 from .runs import Runs, Train, commits
 from .simulation import simulate
-from .verdicts import outcomes, publish, table
+from .verdicts import judged, outcomes, publish, table
 
 
 def main(train: Train = trainer.train) -> int:
@@ -87,12 +87,6 @@ def hold(question: Question, runs: Runs, most: int) -> tuple[dict[str, list[Curv
         if len(open_arms) == 1 or most < look:
             break
     return curves, decisions
-
-
-def judged(question: Question, curves: dict[str, list[Curve]], arm: str) -> Decision:
-    ours, controls = outcomes(question, curves[arm]), outcomes(question, curves[question.control])
-    differences = [a - b for a, b in zip(ours, controls, strict=False)]
-    return decide(differences, question.stopping.looks, question.level)
 
 
 if __name__ == "__main__":

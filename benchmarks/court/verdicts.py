@@ -34,6 +34,25 @@ def outcomes(question: Question, curves: Sequence[Curve], measure: str = "") -> 
     return [at(curve, measure or question.primary.measure, unit, budget) for curve in curves]
 
 
+def judged(question: Question, curves: Curves, arm: str) -> Decision:
+    """Return the decision on an arm from the seeds that it and the control have."""
+    ours, controls = outcomes(question, curves[arm]), outcomes(question, curves[question.control])
+    differences = [a - b for a, b in zip(ours, controls, strict=False)]
+    return decide(differences, question.stopping.looks, question.level)
+
+
+def read_verdicts(result: Mapping[str, Any]) -> tuple[Question, Curves, Decisions]:
+    """Return what `publish` wrote."""
+    question = Question.model_validate(result["question"])
+    curves: dict[str, list[Curve]] = {arm: [] for arm in question.arms}
+    for one in result["curves"]:
+        columns = {name: values for name, values in one.items() if isinstance(values, list)}
+        rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+        curves[one["arm"]].append([{name: value for name, value in row.items() if value is not None} for row in rows])
+    others = [arm for arm in curves if arm != question.control]
+    return question, curves, {arm: judged(question, curves, arm) for arm in others}
+
+
 def table(question: Question, curves: Curves, decisions: Decisions) -> str:
     """Return the table of a question in Markdown; a mean is over the arm's seeds."""
     others = question.secondary
