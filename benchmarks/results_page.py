@@ -134,7 +134,11 @@ def court_table(name: str, result: Mapping[str, Any]) -> list[str]:
     question, curves, decisions = read_verdicts(result)
     figure = f"../benchmarks/results/{name.removesuffix('.json')}.svg"
     shown_figure = [f"![{question.question}]({figure})", ""] if (PAGE.parent / figure).exists() else []
-    primary = f"Decided by `{question.primary.measure}`, {AT_WORDS[question.primary.at]}; other columns at the end."
+    level = f"{100 * (1 - question.level):.1f}%"
+    primary = (
+        f"Decided by `{question.primary.measure}`, {AT_WORDS[question.primary.at]}, with intervals over seeds at "
+        f"{level}; other columns at the budget's end."
+    )
     lines = table(question, curves, decisions).splitlines()
     return [lines[0], "", *shown_figure, primary, "", *lines[2:]]
 
