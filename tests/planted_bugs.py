@@ -94,6 +94,7 @@ BUGS = [
     Bug("IdempotencyStore._expire", "self._keys_of[max(self._of, key=self._of.__getitem__)]", "self._ended", "service/test_idempotency.py::test_many_keys_of_one_owner_take_none_of_anothers"),
     Bug("IdempotencyStore._find", "not ended.task.result().is_current()", "False", "service/test_owners.py::test_a_key_opens_another_session_once_the_first_is_gone"),
     Bug("BodyReader.decode", "len(body) <= THREAD_BYTES", "True", "service/test_bodies.py::test_a_large_body_is_decoded_in_another_process"),
+    Bug("Interpreter.branch", "return other", "return self", "attacks/test_branches.py::test_nothing_passes_between_branches"),
     Bug("Interpreter._replay", "enumerate(self._cells, 1)", "enumerate(self._cells[:-1], 1)", "engine/test_interpreter.py"),
     Bug("Journal._look", "is_judged or not any(map(may_be_tried, members))", "True", "test_journal.py::test_a_failure_that_the_end_may_have_caused_is_tried_again"),
     Bug("Journal._prune", "min(step - self._keep_steps, saved)", "step - self._keep_steps", "test_journal.py::test_old_records_go_and_those_that_a_resume_needs_stay"),
