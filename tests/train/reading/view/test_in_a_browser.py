@@ -27,7 +27,16 @@ from rocstar.train.reading.view.web import PageServer
 from ....needs import BROWSER, package
 from ....patience import PATIENCE_S
 from ...evaluation.eval_folders import MadeSet, make_folder
-from .view_runs import SIBLINGS, MadeSibling, groups_of, make_chart_run, make_sick_run, make_view_run, write_step
+from .view_runs import (
+    SIBLINGS,
+    MadeSibling,
+    groups_of,
+    make_chart_run,
+    make_forked_run,
+    make_sick_run,
+    make_view_run,
+    write_step,
+)
 
 try:
     import axe_playwright_python
@@ -109,6 +118,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_view_run(made / "growing", steps=1)
     make_view_run(made / "hostile", text=HOSTILE)
     make_sick_run(made / "sick")
+    make_forked_run(made / "forked")
+    make_forked_run(made / "forked hostile", text=HOSTILE)
     make_view_run(made / "other", steps=1)
     make_folder(made / "other" / "evaluations" / "step_1", MadeSet(name="puzzles", num=6, k=2), seed=2)
     instructed = Task(id="t", source="s", question=f"{INSTRUCTION} What is 0 + 0?", answer="0")
@@ -618,6 +629,49 @@ def test_what_is_hostile_in_every_field_does_nothing(page: Page, served: ServedP
     expect(page.locator("#hits, table.group").first).to_be_visible()
     go(page, trajectory)
     expect(page.locator(".turn").last).to_contain_text("<script>globalThis.broken=1</script>")
+
+
+@pytest.mark.parametrize(
+    ("run", "width", "scheme"), [("forked", 1280, "light"), ("forked", 390, "dark"), ("forked hostile", 390, "dark")]
+)
+def test_branches_stand_below_their_parents_and_lead_there_and_back(
+    page: Page, served: ServedPage, run: str, width: int, scheme: Literal["dark", "light"]
+) -> None:
+    def fits() -> bool:
+        return bool(page.evaluate(f"document.documentElement.scrollWidth <= {width} && {INERT}"))
+
+    def facts() -> str:
+        return " ".join(page.locator("dl.facts dd").all_text_contents())
+
+    page.set_viewport_size({"width": width, "height": 844})
+    page.emulate_media(color_scheme=scheme)
+    page.goto(f"{served.address}#/list?run={run}")
+    page.locator(".rows .row .of-decision a").first.click()
+    rows = page.locator("tr[data-sibling]")
+    expect(rows.locator(".which a")).to_have_text(["#0", "↳ #0~1.1", "↳ ↳ #0~1.1/2.1", "#1"])
+    assert fits()
+    rows.nth(2).get_by_role("button").click()
+    rows.nth(0).get_by_role("checkbox").check()
+    rows.nth(1).get_by_role("checkbox").check()
+    expect(page.locator(".pair .turn").first).to_be_visible()
+    assert fits()
+    rows.locator(".which a").nth(2).click()
+    own = {}
+    for attempt, parent in (("0~1.1/2.1", "0~1.1"), ("0~1.1", "0"), ("0", "")):
+        expect(page.locator(".above")).to_contain_text(re.compile(f"sibling {re.escape(attempt)}(,|$)"))
+        expect(page.locator(".turn").last).to_be_visible()
+        own[attempt] = facts()
+        assert fits()
+        if parent:
+            page.locator(".above").get_by_role("link", name=parent, exact=True).click()
+    assert [re.findall(r"(\d+), of these (\d+) by the policy", told) for told in own.values()] == [
+        [("8", "1")],
+        [("8", "3")],
+        [("8", "5")],
+    ], "of 15 tokens of the policy, the nine that were sampled are counted"
+    expect(page.locator(".above")).not_to_contain_text("continues")
+    page.get_by_role("link", name="sibling 0~1.1: correct", exact=True).click()
+    expect(page.locator(".above")).to_contain_text("continues 0 from turn 1")
 
 
 def test_a_phone_shows_how_a_call_with_a_long_name_went(page: Page, served: ServedPage) -> None:

@@ -31,7 +31,7 @@ from rocstar.engine.types import (
 from rocstar.train.algorithm.roc import Decision, Penalty, RocMode, choose_siblings, roc_penalty
 from rocstar.train.record.metrics import MetricsWriter
 from rocstar.train.record.run_directory import records_file
-from tests.fakes.trajectories import FakeRecord, FakeTurn, make_trajectory, write_step_file
+from tests.fakes.trajectories import FakeRecord, FakeTurn, make_branch, make_trajectory, write_step_file
 
 from ..diagnosis.made_runs import planted
 
@@ -206,6 +206,27 @@ def make_view_run(run: Path, *, steps: int = 2, text: str = "", **shape: Any) ->
             row |= {"ledger/generated": float(sum(ledger.values())), "reward/mean": 0.5 + 0.1 * step}
             row |= {"reward/correct_share": 0.5, "time/step": 2.0, "time/generate": 1.5, "time/learn": 0.5}
             writer.write(row | {"tokens/generated": 500.0}, step=step, stage="one", phase="rl")
+    return run
+
+
+def make_forked_run(run: Path, *, text: str = "") -> Path:
+    """A step with a root of three turns, a branch behind its first, one behind the branch's second, and a sibling."""
+    task = groups_of(text)[0][0]
+    call = ToolCall(name=f"python{text}", arguments={"code": text})
+    result = ToolResult(status="error", is_error=True, text=f"result{text}")
+
+    def turns(num: int) -> list[FakeTurn]:
+        calling = FakeTurn(ids=(2, 3), text=f"Call.{text}", calls=(call,), results=(result,), answer=(7,))
+        return [*(calling for _ in range(num - 1)), FakeTurn(ids=(4,), text=f"So <answer>0</answer>{text}")]
+
+    root = make_trajectory(*turns(3), task=task)
+    branch = make_branch(root, 1, 1, *turns(2))
+    made = [root, branch, make_branch(branch, 2, 1, *turns(1)), make_trajectory(*turns(1), task=task, sibling=1)]
+    verdict = Verdict(bucket="kept", penalty_error=0.0, penalty_format=0.0, advantage=0.5)
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text(CONFIG)
+    records = [FakeRecord(trajectory=one, texts=[f"t{text}"] * len(one.segments), verdict=verdict) for one in made]
+    write_step_file(records_file(run, 1), records)
     return run
 
 

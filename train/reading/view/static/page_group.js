@@ -50,7 +50,7 @@ class GroupPage {
     const box = h("input", { type: "checkbox", "aria-label": `sibling ${s.attempt} side by side`, title: "choose two to read them side by side", checked: this.chosen.includes(s.attempt), onchange: () => this.choose(s.attempt) });
     return h("tr", { "data-sibling": s.attempt, class: s.bucket },
       h("td", { class: "which" }, box, h("button", { class: "small unfold", "aria-expanded": "false", "aria-label": `read sibling ${s.attempt}`, onclick: () => this.toggle(s.attempt) }, "▸"),
-        h("a", { href: this.hrefOf(s) }, `#${s.attempt}`)),
+        h("a", { href: this.hrefOf(s) }, `${"↳ ".repeat(s.attempt.split(/[~/]/).length - 1)}#${s.attempt}`)),
       h("td", {}, verdictChip(s)), h("td", {}, answer(s.given, s.verdict)),
       h("td", { class: "why" }, decisionChip(s.bucket), h("div", { class: "small" }, reasonOf(s, this.told))),
       [number(s.reward), signed(s.advantage), number(s.tokens) + (s.truncated ? " ✂" : ""), number(s.calls), h("span", { class: s.errors ? "bad" : "" }, number(s.errors))]
