@@ -1,6 +1,7 @@
 """After kill -9 and --resume the final weights are equal to those of an undisturbed run."""
 
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import kill_resume
 
+from rocstar.engine.record.step_file import complete_frames
 from rocstar.train.record.manifest import read_manifest
+from rocstar.train.record.run_directory import records_file
+
+from ..warm_python import warm
 
 STEPS = 6
 OPTIONS = (
@@ -29,6 +34,29 @@ OPTIONS = (
     "--checkpoint.keep_last=1",
     "--checkpoint.keep_every=4",
 )
+EARLY_ENDS = (
+    "--rl.refill=0",
+    "--rl.end_early=true",
+    "--rl.rollouts_per_task=16",
+    "--rl.group_size=2",
+    "--rl.roc_min_each=1",
+)
+KILLED = """
+import os, signal, sys
+from rocstar.engine.rollout.rollout import Draft
+from rocstar.train.cli import main
+
+END, tasks = Draft.end, {}
+async def end(draft):
+    begun = tasks.setdefault(draft.key.step, set())
+    begun.add(draft.key.task_id)
+    if draft.key.step > 2 and len(begun) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await END(draft)
+Draft.end = end
+sys.exit(main())
+"""
+"""It ends when a sibling of a later step's second group is to end early: the first group, with its own, is on disk."""
 
 
 @pytest.fixture
@@ -69,3 +97,24 @@ def test_kills_at_any_moment_change_no_bit(
     for directory in (whole, killed):
         names = sorted(path.name for path in (directory / "checkpoints").iterdir())
         assert names == ["step_0", "step_4", "step_6"], "and nothing half-written is left"
+
+
+def test_a_kill_in_a_step_with_early_ends_changes_no_bit(workshop: Any, finished: Path, read_rows: Any) -> None:
+    model = f"--model.path={finished / 'checkpoints' / 'step_0'}"
+    whole, killed = workshop.directory / "never_killed_early", workshop.directory / "killed_early"
+    workshop.succeed("train", "coin.toml", "--output-dir", str(whole), model, *OPTIONS, *EARLY_ENDS)
+    command = ["train", "coin.toml", "--output-dir", str(killed), model, *OPTIONS, *EARLY_ENDS]
+    ended = subprocess.run(
+        [str(warm().executable), "-c", KILLED, *command],
+        **{"cwd": workshop.directory, "env": workshop.environment(), "capture_output": True, "text": True},
+        timeout=300.0,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    step = read_rows(killed, "rl")[-1]["step"] + 1
+    assert len(list(complete_frames(records_file(killed, step)))) == 16, "one of two groups"
+    workshop.succeed(*command, "--resume")
+    found = kill_resume.differences(killed, whole, STEPS)
+    assert (found["weights"], found["rows"]) == ([], [])
+    assert found["num_updates"] == STEPS
+    assert all(row["ledger/ended_early"] for row in read_rows(killed, "rl"))
