@@ -18,7 +18,7 @@ import pytest
 from rocstar.engine.inference.base import Generation
 from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.record.files import record_files
-from rocstar.engine.record.json_record import from_record
+from rocstar.engine.record.json_record import check_branches, from_record
 from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Scored, Trajectory
 from rocstar.train.learner.team import LearnerTeam
@@ -128,6 +128,33 @@ def test_a_server_that_dies_costs_nothing_but_time(
     check_run(directory, rows, steps=3, max_staleness=1)
     assert len(servers.started) > 2 and total(rows, "turns_continued") > 0
     assert "goes there by disk" in caplog.text and total(rows, "publishes_failed") == 0
+
+
+def test_a_server_that_dies_in_a_branch_costs_nothing_but_time(
+    run: Any, servers: InProcess, read_rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, branches = Replica.generate, set()
+
+    async def generate(self: Replica, ids: list[int], *, request_id: str, **options: Any) -> Generation:
+        if "~" in request_id:
+            branches.add(request_id)
+            if len(branches) == 2:
+                branches.add("killed")
+                await servers.running[0].kill()
+        return await real(self, ids, request_id=request_id, **options)
+
+    monkeypatch.setattr(Replica, "generate", generate)
+    directory = run("--rl.fork=turn", "--rl.fork_width=3", steps=2)
+    rows = read_rows(directory, "rl")
+    found = [t for batch in by_step(directory).values() for t in batch]
+    for key in {(t.key.step, t.key.task_id) for t in found}:
+        check_branches([t for t in found if (t.key.step, t.key.task_id) == key])
+    forked = [t for t in found if t.fork is not None]
+    assert len(forked) == sum(2 * row["fork/branches"] for row in rows) > 2
+    assert len(found) == 2 * 2 * 8 + len(forked) and all(isinstance(t.outcome, Scored) for t in found)
+    assert len({(tuple(t.ids), t.fork.start) for t in forked if t.fork}) > len(forked) / 2, "streams of their own"
+    assert total(rows, "replicas_lost") == 1 and len(servers.started) > 2
+    assert all(row["mismatch_ratio/p99"] == pytest.approx(1.0, abs=1e-4) for row in rows if "mismatch_kl/mean" in row)
 
 
 def test_servers_make_room_for_the_learner_and_a_run_goes_on(

@@ -36,7 +36,7 @@ def _drop_all(runner: web.AppRunner | None) -> None:
 
 class FakeServer:
     """One server. `script` decides ids instead of the hash; with `policy` the model does. step_s: from token
-    to token, 0 = at once. incremental: as with --incremental-streaming-output."""
+    to token, 0 = at once. incremental: as with --incremental-streaming-output. seeded: it says that it takes seeds."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class FakeServer:
         step_s: float = 0.0,
         policy: bool = False,
         incremental: bool = False,
+        seeded: bool = False,
         on_death: Callable[[], None] | None = None,
     ) -> None:
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -70,7 +71,7 @@ class FakeServer:
         self._answering = 0
         self._in_front: set[str] = set()
         self._resumed = asyncio.Event()
-        self._incremental, self._on_death = incremental, on_death
+        self._incremental, self._seeded, self._on_death = incremental, seeded, on_death
         self._work = asyncio.Event()
         self._snapshot_at = time.time()
         self._runner: web.AppRunner | None = None
@@ -352,7 +353,7 @@ class FakeServer:
             "dp_size": 1,
             "skip_tokenizer_init": False,
             "preferred_sampling_params": None,
-            "enable_deterministic_inference": False,
+            "enable_deterministic_inference": self._seeded,
             "max_req_input_len": self.scheduler.max_input_tokens,
             "version": "0.5.23",
         }
