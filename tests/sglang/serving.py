@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rocstar.engine.inference.base import Generation, Inference, Sampling
 from rocstar.engine.inference.sglang.replica import Replica, server_command
 from rocstar.engine.inference.weights import DiskWeights
+from rocstar.engine.rollout.forks import ForkRule
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.types import Failed, Group, Trajectory
 from rocstar.train.learner.model_io import load_tokenizer
@@ -94,7 +96,9 @@ def off_reference(weights: Mapping[int, Path], trajectories: Sequence[Trajectory
             said = torch.tensor(t.logprobs.tolist())[at]
             found.append((said - expected[:, 0]).abs())
     off = torch.cat(found)
-    assert len(off) == sum(t.num_policy_tokens for t in trajectories), "a token of a version not in `weights`"
+    assert len(off) == sum(np.isfinite(t.logprobs).sum() for t in trajectories), (
+        "a token of a version not in `weights`"
+    )
     return off
 
 
@@ -116,7 +120,9 @@ async def used(replica: Replica, tokens: int, tasks: Sequence[asyncio.Task[Gener
             await asyncio.sleep(0.01)
 
 
-async def roll_out(inference: Inference, policy: Path, seed: int, *, num_tasks: int = 4) -> list[Group]:
+async def roll_out(
+    inference: Inference, policy: Path, seed: int, *, num_tasks: int = 4, forks: ForkRule | None = None
+) -> list[Group]:
     """Four siblings of each of the quickstart's first tasks, with the real sandbox."""
     recipe = load_recipe(ROOT / "recipes" / "quickstart.toml")
     stage = recipe.stages[0]
@@ -127,7 +133,7 @@ async def roll_out(inference: Inference, policy: Path, seed: int, *, num_tasks: 
         )
         agent = dataclasses.replace(agent, sampling=Sampling(temperature=1.0))
         tasks = load_all_tasks(recipe).stages[0][:num_tasks]
-        runs = [run_group(agent, task, size=4, seed=seed, step=seed) for task in tasks]
+        runs = [run_group(agent, task, size=4, seed=seed, step=seed, forks=forks) for task in tasks]
         return list(await asyncio.gather(*runs))
 
 

@@ -22,6 +22,8 @@ from rocstar.engine.inference.base import Generation, InferenceError, Sampling, 
 from rocstar.engine.inference.sglang.replica import Replica
 from rocstar.engine.inference.sglang.sender import WeightSender
 from rocstar.engine.inference.weights import DiskWeights, LiveWeights
+from rocstar.engine.record.json_record import check_branches
+from rocstar.engine.rollout.forks import ForkRule, after_every_turn
 
 from .serving import (
     MEAN_BOUND,
@@ -247,6 +249,20 @@ async def test_sixteen_trajectories_with_the_real_tool(
     assert summary(groups)["failed"] == 0 and mixed > 4
     assert off.mean() < MEAN_BOUND, "each token under the weights of its own version"
     await replica.publish(8, DiskWeights(policy))
+
+
+async def test_branches_have_the_log_probs_of_their_paths(replica: Replica, policy: Path, figures: Any) -> None:
+    rule = ForkRule(chooses=after_every_turn, width=3)
+    groups = await roll_out(replica, policy, seed=3, forks=rule)
+    for group in groups:
+        check_branches(group.trajectories)
+    found = [t for group in groups for t in group.trajectories]
+    branches = [t for t in found if t.fork is not None]
+    off = off_reference({replica.engine.version: policy}, found, 1.0)
+    figures("tiny_forks", **summary(groups), branches=len(branches), logprob_mean=off.mean().item())
+    assert summary(groups)["failed"] == 0 and len(branches) >= 16
+    assert len({tuple(t.ids) for t in branches}) > len(branches) / 2, "streams of their own"
+    assert off.mean() < MEAN_BOUND
 
 
 async def test_a_killed_server_comes_back_with_the_version_that_it_served(
