@@ -114,16 +114,19 @@ def _stages(recipe: Recipe) -> list[str]:
     rl = recipe.rl
     rollouts = rl.tasks_per_step * rl.rollouts_per_task
     refills = f", and as many in each of {rl.refill} rounds of rl.refill at most" if rl.refill else ""
+    branches = f", and {rollouts * rl.most_branches} branches of rl.fork at most" if rl.most_branches else ""
     lines = [
         f"{recipe.run.name}: {recipe.sft.steps} SFT steps, {sum(s.steps for s in recipe.stages)} RL steps",
         f"per RL step: {rl.tasks_per_step} tasks x {rl.rollouts_per_task} rollouts = {rollouts} "
-        f"trajectories{refills}, {rl.group_size} kept per task (RoC {rl.roc_mode}), "
+        f"trajectories{branches}{refills}, {rl.group_size} kept per task (RoC {rl.roc_mode}), "
         f"{rl.num_updates_per_batch} optimizer steps",
         f"loss: {' '.join([rl.loss, *(f'{name}={value}' for name, value in rl.constants().items())])}",
         "stage           steps  response tokens  turns  filter  worst-case tokens per step",
     ]
     for stage in recipe.stages:
-        worst = rollouts * (1 + rl.refill) * stage.max_response_tokens
+        behind_forks = rl.most_branches * stage.max_response_tokens
+        behind_forks = min(rl.fork_tokens or behind_forks, behind_forks)
+        worst = rollouts * (1 + rl.refill) * (stage.max_response_tokens + behind_forks)
         lines.append(
             f"{stage.name:<14} {stage.steps:>6}  {stage.max_response_tokens:>15,}  {stage.max_turns:>5}  "
             f"{stage.filter_rollouts or '-':>6}  {worst:>26,}"

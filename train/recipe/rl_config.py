@@ -227,6 +227,11 @@ class RlConfig(Section):
         """The bound for one rollout: fork_width to the power of fork_depth, less itself; 0 without forks."""
         return 0 if self.fork == "none" else int(self.fork_width**self.fork_depth) - 1
 
+    @property
+    def most_siblings(self) -> int:
+        """The bound for one task: its rollouts and their branches."""
+        return self.rollouts_per_task * (1 + self.most_branches)
+
     @model_validator(mode="after")
     def _the_fork_is_known_and_bounded(self) -> RlConfig:
         if self.fork not in FORKS and not is_reference(self.fork):

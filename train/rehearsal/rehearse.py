@@ -231,7 +231,9 @@ def batches_of(
         made = fake_examples(sft_rows(recipe), vocabulary=vocabulary, share_prompts=False)
         batches["sft"] = batch_of(made, room=room, ranks=ranks, cost=cost, updates=1, seed=recipe.run.seed)
     if recipe.stages:
-        rows = rl_rows(recipe, siblings=recipe.rl.group_size, limit=_limit(recipe))
+        draws = recipe.rl.uses_rewards and recipe.rl.roc_mode != "none"
+        siblings = recipe.rl.group_size if draws else recipe.rl.most_siblings
+        rows = rl_rows(recipe, siblings=siblings, limit=_limit(recipe))
         made = fake_examples(rows, vocabulary=vocabulary, share_prompts=True)
         updates = recipe.rl.num_updates_per_batch
         batches["rl"] = batch_of(made, room=room, ranks=ranks, cost=cost, updates=updates, seed=recipe.run.seed)

@@ -163,10 +163,11 @@ async def _engine_thread(
 def planned_rows(recipe: Recipe) -> tuple[int, int]:
     """Rows that each engine decodes at once in RL steps, at most, and the tokens of the longest.
 
-    In flight are the groups of max_staleness + 1 steps (engine/rollout/buffer.py).
+    In flight are the groups of max_staleness + 1 steps (engine/rollout/buffer.py); a branch has a copy of its
+    parent's KV.
     """
     rl, engine = recipe.rl, recipe.engine
-    in_flight = rl.tasks_per_step * rl.rollouts_per_task * (rl.max_staleness + 1)
+    in_flight = rl.tasks_per_step * rl.most_siblings * (rl.max_staleness + 1)
     limit = max((stage.max_response_tokens for stage in recipe.stages), default=0)
     rows = min(engine.max_running, math.ceil(in_flight / engine.num_replicas))
     return rows, math.ceil((1 + PROMPT_SHARE) * limit)

@@ -121,6 +121,17 @@ def test_the_world_is_torchruns_unless_told(monkeypatch: pytest.MonkeyPatch) -> 
             Machines.parse(huge)
 
 
+@pytest.mark.parametrize(("tokens", "worst"), [(0, 256 * 100 * 9), (900, 256 * 900), (150, 256 * 250)])
+def test_branches_are_in_the_worst_case(tokens: int, worst: int) -> None:
+    """Those of a rollout have `fork_tokens` together, or each as many as a rollout."""
+    rl = RlConfig(tasks_per_step=32, rollouts_per_task=8, group_size=4, fork="error", fork_width=3, fork_depth=2)
+    plan = plan_of(
+        recipe_of(ModelConfig(scratch=SCRATCH), rl=rl.model_copy(update={"fork_tokens": tokens})), Machines()
+    )
+    assert "= 256 trajectories, and 2048 branches of rl.fork at most, 4 kept per task" in plan
+    assert f"{worst:,}\n" in plan
+
+
 @pytest.mark.parametrize(("refill", "worst"), [(0, 25_600), (2, 76_800)])
 def test_rounds_of_refill_are_in_the_worst_case(refill: int, worst: int) -> None:
     plan = plan_of(recipe_of(ModelConfig(scratch=SCRATCH), rl=RlConfig(refill=refill)), Machines())

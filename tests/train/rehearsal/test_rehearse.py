@@ -16,7 +16,7 @@ from rocstar.train.algorithm.off_policy import Corrected
 from rocstar.train.cli import main
 from rocstar.train.learner import gather
 from rocstar.train.learner.learner import LossSettings
-from rocstar.train.learner.model_io import model_without_weights
+from rocstar.train.learner.model_io import model_without_weights, row_cost
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.plan.plan import Machines
 from rocstar.train.recipe.config import Recipe
@@ -25,7 +25,7 @@ from rocstar.train.rehearsal.fake_gpu import GPU, fake_gpu
 from rocstar.train.rehearsal.memory_fit import OVERHEAD_GIB
 from rocstar.train.rehearsal.memory_tracker import GIB, Category
 from rocstar.train.rehearsal.phases import decode
-from rocstar.train.rehearsal.rehearse import ACTS, Rehearsal, rehearse_recipe
+from rocstar.train.rehearsal.rehearse import ACTS, Rehearsal, batches_of, rehearse_recipe
 from rocstar.train.serving.embedded import engine_of, planned_rows
 
 RECIPE = """
@@ -244,8 +244,21 @@ def test_kv_of_the_rehearsal_is_what_the_engine_reserves() -> None:
     assert memory.kv == 64 * 384 * 2 * 2 * 2 * 16 * 2
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "rows"),
+    [("roc_mode", "none", 4 * 4 * 3), ("advantage", "distill", 4 * 4 * 3), ("roc_mode", "paper", 4 * 4)],
+)
+def test_a_learner_takes_branches_where_it_takes_all(field: str, value: str, rows: int) -> None:
+    recipe = small(rl_fork="error", rl_fork_width=3, rl_rollouts_per_task=4)
+    recipe = recipe.model_copy(update={"rl": recipe.rl.model_copy(update={field: value})})
+    found, batches = batches_of(recipe, 1, row_cost(model_without_weights(recipe.model)), 1000)
+    assert len(found) == batches["rl"].rows == rows
+
+
 def test_a_gpu_engine_beside_a_learner_takes_the_rows_of_the_plan() -> None:
-    """As many of the longest; on a CPU it takes what the recipe lets it."""
+    """As many of the longest, branches with a copy of their parent's; on a CPU it takes what the recipe lets it."""
+    forked = small(rl_fork="error", rl_fork_width=3)
+    assert planned_rows(forked) == (3 * 64, 250)
     recipe = small()
     assert planned_rows(recipe) == (64, 250)
     model: Any = model_without_weights(recipe.model)
