@@ -3,7 +3,7 @@
     events ──> ScheduleState ──> SchedulingPolicy.decide ──> commands, each applied to the state ──> host
                                   └─ at a standstill: the scheduler's own grant
 
-Nobody waits here: every decision follows an event, and nothing is polled. Two hosts drive it: the live fleet
+No caller waits here: every decision follows an event, and nothing is polled. Two hosts drive it: the live fleet
 (engine/fleet/fleet.py) and the flight simulator (engine/sim/).
 """
 

@@ -141,7 +141,7 @@ class Grants:
         entry.away = entry.away and not home_only and entry.failures < MAX_AWAY
 
     def withdraw(self, key: str) -> None:
-        """Nobody wants it any more, wherever it is."""
+        """Take back a group that no node needs, wherever it is."""
         self._take_back(self.groups.pop(key))
         self._waiting.pop(key, None)
 

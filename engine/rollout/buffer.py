@@ -6,7 +6,7 @@ The clock is the number of learner steps done. A group born at step b must be ta
 b + max_staleness. Policy versions grow at most once per step, and a group's first token is not older than its
 birth: so this bounds the age of every token in versions too, however often the weights changed meanwhile.
 
-Nobody waits in here: the host asks `may_start` and `can_take` after each event.
+No caller waits here: the host asks `may_start` and `can_take` after each event.
 """
 
 from __future__ import annotations

@@ -566,7 +566,7 @@ class EmbeddedEngine:
         """One forward: every active row's last token, preceded by whatever of it is not cached.
 
         If that is more than one forward may take, it is one of prompts alone: after a publish every row's KV
-        is missing, and a long prompt's may be. Nobody decodes meanwhile.
+        is missing, and a long prompt's may be. No row decodes meanwhile.
         """
         self._fit()
         extras = self._slots.take_extras(self._prefill_tokens + 1)
