@@ -151,9 +151,7 @@ def test_the_gauge_is_summed_over_its_labels_and_nothing_else() -> None:
         flood.gauge_value("rocstar_sandbox_in_flight_limit 9\n")
 
 
-@pytest.mark.parametrize("name", ["bench_sandbox", "pair_fuzz"])
-def test_every_benchmark_has_a_help(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, BENCHMARKS / f"{name}.py", "--help"], capture_output=True, text=True, check=False
-    )
+def test_the_benchmark_has_a_help() -> None:
+    script = BENCHMARKS / "bench_sandbox.py"
+    done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "usage" in done.stdout, done.stderr
