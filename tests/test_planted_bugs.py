@@ -2,6 +2,10 @@
 
     row -> source text with the bug -> child pytest that imports it in place of the real module -> must fail
 
+A row is a line of planted_bugs.jsonl: the symbol, a fragment of it, what the bug makes of that, and the tests.
+`symbols.py` says how each is named: neither a move of the code nor one of the tests changes a row. Rows stand
+in the order of their symbols, each in one line, so that a merge of two branches has the rows of both.
+
 No file of the repository is changed. A `sitecustomize.py` on the child's path installs a finder that compiles
 the given text for its module; this works for editable installs, wheels and plain checkouts, and for processes
 that the tests start.
@@ -13,18 +17,18 @@ the child skips tests for a need that this machine lacks, the row is skipped for
 `make planted` plants the bugs; `make test` checks that each row names existing text and an existing test.
 """
 
+import json
 import os
-import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from . import needs, planted_bugs
+from . import needs
 from .patience import PATIENCE_S, PATIENCE_VARIABLE
-from .planted_bugs import BUGS, Bug
 from .symbols import PACKAGES, ROOT, find_symbol, find_tests, module_name, replaced
 from .warm_python import warm
 
@@ -36,6 +40,18 @@ DEADLINE_S = 500.0
 
 ALL = needs.plants_all()
 
+
+class Bug(NamedTuple):
+    """A bug to plant, and `caught_by`: the test file, or one test in it, that fails with it."""
+
+    symbol: str
+    right: str
+    wrong: str
+    caught_by: str
+
+
+ROWS = Path(__file__).with_name("planted_bugs.jsonl").read_text(encoding="utf-8").splitlines()
+BUGS = [Bug(*json.loads(row)) for row in ROWS]
 
 SITECUSTOMIZE = """
 import importlib.machinery
@@ -106,6 +122,7 @@ def lacks(junit_xml: Path) -> str | None:
 
 
 def test_every_row_names_what_exists() -> None:
+    assert len(set(BUGS)) == len(BUGS), "a row is there twice"
     for bug in BUGS:
         assert replaced(bug.symbol, bug.right, bug.wrong) and find_tests(bug.caught_by)
 
@@ -131,10 +148,3 @@ def test_selections_pass_without_a_bug(package: str, tmp_path: Path) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path, _ in rows}
     result = run_with_sources(texts, sorted({find_tests(bug.caught_by) for _, bug in rows}), tmp_path)
     assert result.returncode == pytest.ExitCode.OK, result.stdout[-3000:] + result.stderr[-1000:]
-
-
-def test_every_row_has_a_line_of_its_own_and_is_there_once() -> None:
-    """A merge of two branches with new rows cannot join two rows then."""
-    text = Path(planted_bugs.__file__).read_text(encoding="utf-8")
-    rows = re.findall(r"^    Bug\(.+\),$", text, flags=re.MULTILINE)
-    assert len(set(BUGS)) == len(BUGS) == len(rows), "a row is there twice, or in more than one line"
