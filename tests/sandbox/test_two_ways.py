@@ -26,7 +26,7 @@ from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import ExecRequest, ExecResult
 
 from ..patience import PATIENCE_S
-from .ending_programs import LATE, PROGRAMS, STACKS
+from .ending_programs import LATE, PROGRAMS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -110,7 +110,7 @@ await f()
 async def test_of_its_stack_a_program_sees_what_it_does_under_the_interpreter_alone(
     both: Both, tmp_path: Path
 ) -> None:
-    for code in STACKS:
+    for code in PROGRAMS["stacks"]:
         expected = interpreted(code, tmp_path / "program.py")
         for ended in await both(code):
             assert (ended.exit_code, ended.stdout, ended.stderr) == expected
