@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -27,80 +28,6 @@ from ..warm_python import WarmProcess, warm
 TOOL = "python_code_with_standard_io"
 DEADLINE_S = 300.0
 Completed = subprocess.CompletedProcess[str]
-
-RECIPE = """
-[run]
-name = "coin"
-seed = 3
-threads = 1
-
-[model]
-path = "scratch"
-template = "compact"
-
-[model.scratch]
-vocab_size = 400
-hidden_size = 32
-num_layers = 2
-num_heads = 2
-num_kv_heads = 1
-intermediate_size = 64
-
-[tool]
-text = "brief"
-wall_s = 2.0
-memory_mb = 256
-max_output_tokens = 24
-
-[sft]
-steps = 60
-data = "chat.jsonl"
-batch_size = 8
-optimizer = "muon"
-lr = 1e-2
-warmup_steps = 2
-max_tokens = 400
-digit_weight = 1.0
-
-[rl]
-tasks_per_step = 2
-rollouts_per_task = 8
-group_size = 4
-lr = 1e-3
-warmup_steps = 0
-num_updates_per_batch = 2
-max_staleness = 0
-tokens_per_microbatch = 256
-
-[[stages]]
-name = "one"
-steps = 2
-max_response_tokens = 100
-max_turns = 3
-
-[stages.data]
-source = "tasks.jsonl"
-
-[[stages]]
-name = "two"
-steps = 2
-max_response_tokens = 110
-max_turns = 3
-filter_rollouts = 2
-reset_optimizer = true
-
-[[eval]]
-samples_per_task = 2
-
-[eval.data]
-source = "heldout.jsonl"
-
-[engine]
-max_running = 16
-
-[checkpoint]
-every = 1
-"""
 
 
 def conversation(rng: random.Random, *, with_call: bool) -> dict[str, Any]:
@@ -203,7 +130,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     tasks = [{"question": f"Toss {k}", "answer": str(1 + k % 2)} for k in range(10, 26)]
     write_jsonl(directory / "tasks.jsonl", tasks[4:])
     write_jsonl(directory / "heldout.jsonl", tasks[:4])
-    (directory / "coin.toml").write_text(RECIPE, encoding="utf-8")
+    shutil.copyfile(Path(__file__).with_name("coin.toml"), directory / "coin.toml")
     return Workshop(directory)
 
 

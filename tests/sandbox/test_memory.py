@@ -11,43 +11,7 @@ from .conftest import Run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CHURN = """
-import random, tracemalloc
-random.seed(7)
-def make():
-    size = random.randrange(700)
-    return random.choice([
-        lambda: bytes([size % 256]) * size,
-        lambda: bytearray([size % 256]) * size,
-        lambda: [size] * (size // 8),
-        lambda: {i: size for i in range(size // 40)},
-    ])(), size
-def holds(value, size):
-    if isinstance(value, (bytes, bytearray)):
-        return len(value) == size and set(value) <= {size % 256}
-    if isinstance(value, list):
-        return value == [size] * (size // 8)
-    return value == {i: size for i in range(size // 40)}
-def churn(steps):
-    kept = {}
-    for step in range(steps):
-        if step % 3 < 2:
-            kept[step] = make()
-        elif kept:
-            value, size = kept.pop(random.choice(list(kept)))
-            assert holds(value, size)
-            if isinstance(value, bytearray):  # made larger, then smaller, where it lies
-                value.extend(value * 2)
-                del value[size:]
-                assert holds(value, size)
-    assert all(holds(*one) for one in kept.values())
-churn(300)
-tracemalloc.start()
-churn(300)
-tracemalloc.stop()
-churn(6000)
-'whole'
-"""
+CHURN = Path(__file__).with_name("churn.txt").read_text(encoding="utf-8")
 """Objects of all sizes, a few at first, then watched, then more than lie together."""
 
 PLACES = """

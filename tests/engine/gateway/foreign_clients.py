@@ -45,123 +45,6 @@ MAX_OUTPUT = 64 << 10
 MAX_CHARS = 120
 """Characters of a text in a recording."""
 
-ANTHROPIC_LOOP = """
-import anthropic, json, os
-client = anthropic.Anthropic()
-tools = [{"name": "add", "description": "Add two numbers.", "input_schema": {"type": "object",
-          "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}]
-messages = [{"role": "user", "content": "What is 2 + 3? Use the tool."}]
-for _ in range(4):
-    settings = dict(model=os.environ["ANTHROPIC_MODEL"], max_tokens=256, tools=tools, messages=messages)
-    if STREAMED:
-        with client.messages.stream(**settings) as stream:
-            answer = stream.get_final_message()
-    else:
-        answer = client.messages.create(**settings)
-    messages.append({"role": "assistant", "content": answer.content})
-    if answer.stop_reason != "tool_use":
-        break
-    results = [{"type": "tool_result", "tool_use_id": block.id, "content": str(block.input["a"] + block.input["b"])}
-               for block in answer.content if block.type == "tool_use"]
-    messages.append({"role": "user", "content": results})
-print(answer.content[-1].text)
-"""
-
-OPENAI_AGENTS = '''
-import asyncio, os
-from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
-from openai import AsyncOpenAI
-set_tracing_disabled(True)
-@function_tool
-def add(a: int, b: int) -> str:
-    """Add two numbers."""
-    return str(a + b)
-model = (OpenAIResponsesModel if RESPONSES else OpenAIChatCompletionsModel)(os.environ["OPENAI_MODEL"], AsyncOpenAI())
-agent = Agent(name="adder", instructions="Use the tool.", tools=[add], model=model)
-async def main():
-    if STREAMED:
-        result = Runner.run_streamed(agent, "What is 2 + 3?")
-        async for _ in result.stream_events():
-            pass
-    else:
-        result = await Runner.run(agent, "What is 2 + 3?")
-    print(result.final_output)
-asyncio.run(main())
-'''
-
-SMOLAGENTS = '''
-import os
-from smolagents import OpenAIServerModel, ToolCallingAgent, tool
-@tool
-def add(a: int, b: int) -> int:
-    """Add two numbers.
-
-    Args:
-        a: The first.
-        b: The second.
-    """
-    return a + b
-model = OpenAIServerModel(model_id=os.environ["OPENAI_MODEL"], api_base=os.environ["OPENAI_BASE_URL"],
-                          api_key=os.environ["OPENAI_API_KEY"])
-print(ToolCallingAgent(tools=[add], model=model, max_steps=4, verbosity_level=0).run("What is 2 + 3?"))
-'''
-
-GATEWAY = """
-import json, os, socket, threading
-import httpx, uvicorn
-from openai import OpenAI
-ENDPOINT, KEY, MODEL = (os.environ[name] for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"))
-if RLLM:
-    from rllm_model_gateway import GatewayConfig, create_app
-    app = create_app(GatewayConfig(workers=[{"url": ENDPOINT}]))
-else:
-    from agentlightning.server.app import create_app
-    settings = {"model_name": MODEL, "train": {"temperature": 1.0}, "val": {"temperature": 0.0}}
-    app = create_app({"key": "", "default_proxy": settings})
-listener = socket.create_server(("127.0.0.1", 0))
-http = httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=None)
-server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
-def ask(method, path, body=None):
-    return http.request(method, path, json=body).raise_for_status().json()
-if RLLM:
-    path = f"/sessions/{ask('POST', '/sessions', {})['session_id']}"
-    base = f"{path}/v1"
-else:
-    # it sends no header of its client
-    endpoint = ENDPOINT if KEY == "none" else f"{ENDPOINT.removesuffix('/v1')}/sessions/{KEY}/v1"
-    ask("POST", "/api/models", [{"model": MODEL, "endpoint": endpoint}])
-    rollout = ask("POST", "/api/rollouts", [{"input": {}}])[0]["rollout_id"]
-    base = f"/proxy/rollout/{rollout}/attempt/0/mode/train/openai/v1"
-client = OpenAI(base_url=str(http.base_url).rstrip("/") + base, api_key=KEY)
-parameters = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-tools = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": parameters}}]
-messages = [{"role": "user", "content": "What is 2 + 3? Use the tool."}]
-for num_requests in range(1, 5):
-    settings = dict(model=MODEL, messages=messages, tools=tools)
-    if STREAMED:
-        with client.chat.completions.stream(**settings) as stream:
-            for _ in stream:
-                pass
-            message = stream.get_final_completion().choices[0].message
-    else:
-        message = client.chat.completions.create(**settings).choices[0].message
-    messages.append(message.to_dict())
-    if not message.tool_calls:
-        break
-    for call in message.tool_calls:
-        given = json.loads(call.function.arguments)
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": str(given["a"] + given["b"])})
-if RLLM:
-    names, entries = ("prompt_token_ids", "completion_token_ids", "logprobs"), []
-    while len(entries) < num_requests:  # it stores an answer behind its last byte
-        entries = ask("GET", f"{path}/traces")
-else:
-    names = ("prompt_token_ids", "response_token_ids", "response_log_probs")
-    entries = [event["data"] for event in ask("GET", f"/api/rollouts/{rollout}/events?format=triplet")]
-print(message.content)
-print(json.dumps([[entry[name] for name in names] for entry in entries]))
-"""
 
 ADD = ("add", {"a": 2, "b": 3})
 FIVE = "The sum is 5."
@@ -185,7 +68,9 @@ class Client:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def _python(source: str, *script: tuple[str, Mapping[str, Any]] | str, **names: bool) -> Client:
+def _python(program: str, *script: tuple[str, Mapping[str, Any]] | str, **names: bool) -> Client:
+    """Return an agent whose program is a file of `agents`, behind assignments of the names."""
+    source = (HERE / "agents" / f"{program}.txt").read_text(encoding="utf-8")
     head = "".join(f"{name} = {value}\n" for name, value in names.items())
     return Client(
         command=lambda venv, npm, work: [venv / "bin/python", "agent.py"],
@@ -223,13 +108,13 @@ GATEWAYS = {
 """Gateways of other trainers with an OpenAI client. The last line of their output is what the gateway stored: the
 prompt's ids, the sampled ids and the log-probs of each request."""
 CLIENTS: Mapping[str, Client] = {
-    "anthropic": _python(ANTHROPIC_LOOP, STREAMED=False),
-    "anthropic-streamed": _python(ANTHROPIC_LOOP, STREAMED=True),
-    "openai-agents-chat": _python(OPENAI_AGENTS, RESPONSES=False, STREAMED=False),
-    "openai-agents-chat-streamed": _python(OPENAI_AGENTS, RESPONSES=False, STREAMED=True),
-    "openai-agents-responses": _python(OPENAI_AGENTS, RESPONSES=True, STREAMED=False),
-    "openai-agents-responses-streamed": _python(OPENAI_AGENTS, RESPONSES=True, STREAMED=True),
-    "smolagents": _python(SMOLAGENTS, ADD, ("final_answer", {"answer": "5"})),
+    "anthropic": _python("anthropic_loop", STREAMED=False),
+    "anthropic-streamed": _python("anthropic_loop", STREAMED=True),
+    "openai-agents-chat": _python("openai_agents", RESPONSES=False, STREAMED=False),
+    "openai-agents-chat-streamed": _python("openai_agents", RESPONSES=False, STREAMED=True),
+    "openai-agents-responses": _python("openai_agents", RESPONSES=True, STREAMED=False),
+    "openai-agents-responses-streamed": _python("openai_agents", RESPONSES=True, STREAMED=True),
+    "smolagents": _python("smolagents", ADD, ("final_answer", {"answer": "5"})),
     "mini-swe-agent": Client(
         command=lambda venv, npm, work: [
             venv / "bin/mini", "-y", "--exit-immediately", "-m", f"openai/{MODEL}", "-t", "Print 5.",
@@ -261,7 +146,7 @@ CLIENTS: Mapping[str, Client] = {
         script=[("exec_command", {"cmd": ECHO}), FIVE],
         files=_codex_files,
     ),
-    **{name: _python(GATEWAY, **names) for name, names in GATEWAYS.items()},
+    **{name: _python("gateway", **names) for name, names in GATEWAYS.items()},
     "qwen-code": Client(
         command=lambda venv, npm, work: [
             npm / "node_modules/.bin/qwen", "-y", "--auth-type", "openai", "-p", "Print 5.",

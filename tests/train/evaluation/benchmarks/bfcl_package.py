@@ -6,45 +6,7 @@ from typing import Any
 
 from rocstar.train.evaluation.benchmarks.bfcl.entries import FUNCTION_FILES, MODULES, SIZES
 
-LAMP = """
-import os, time
-
-class TicketAPI:
-    def __init__(self):
-        self.lit, self._secret = [], 0
-
-    def _load_scenario(self, scenario, long_context=False):
-        self.lit, self.room = scenario.get("lit", []), "hall"
-        if long_context:
-            self.lit += ["attic"]
-
-    def light(self, lamp, hours=1):
-        if lamp in self.lit:
-            raise ValueError(f"{lamp} is lit")
-        self.lit.append(lamp)
-        self._secret += 1
-        return {"lit": lamp, "hours": hours}
-
-    def douse(self, lamp):
-        self.lit.remove(lamp)
-        return {"doused": lamp}
-
-    def lamps(self):
-        return self.lit
-
-    def remove(self):
-        self.lit.clear()
-
-    def wait(self):
-        time.sleep(3600)
-
-    def crash(self):
-        os._exit(3)
-
-    def talk(self):
-        print("not an answer")
-        return "said"
-"""
+LAMP = Path(__file__).with_name("lamp.txt").read_text(encoding="utf-8")
 
 
 def described(name: str, *parameters: str, required: int = 0, kind: str = "string") -> dict[str, Any]:
