@@ -106,9 +106,7 @@ def test_who_stops_reading_gets_no_traceback(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def test_a_shipped_recipe_is_found_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shipped_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = load_recipe(Path(train.__file__).parent / "recipes" / "quickstart.toml")
     monkeypatch.chdir(tmp_path)
     assert load_recipe("quickstart") == load_recipe("quickstart.toml") == shipped
@@ -116,13 +114,6 @@ def test_a_shipped_recipe_is_found_by_its_name(
     assert load_recipe("quickstart") == shipped, "a folder is no recipe"
     (tmp_path / "quickstart.toml").write_text("[run]\nname = 'mine'\n")
     assert load_recipe("quickstart.toml").run.name == "mine", "what is here comes first"
-    assert main(["train", "quickstrat"]) == 2
-    assert "recipe 'quickstrat' does not exist; did you mean 'quickstart'?\n" in capsys.readouterr().err
-    assert main(["train", "fast"]) == 2
-    assert (
-        "pass a TOML file, a run's folder, or one of lora_7b_one_gpu, quickstart, report_cpu, rstar2_14b"
-        in capsys.readouterr().err
-    )
 
 
 def test_a_rollout_takes_the_tasks_of_a_step_and_names_its_file(
@@ -164,18 +155,13 @@ def test_a_field_takes_its_value_after_a_space_too(
         assert getattr(seen[-1].rl, field) == value
 
 
-def test_a_switch_takes_true_or_false_and_no_field_goes_without_a_value(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_switch_takes_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
     import rocstar.train.main as composition
 
     seen = []
     monkeypatch.setattr(composition, "train", lambda recipe, directory, **_: seen.append(recipe))
     assert main(["train", "quickstart", "--engine.deterministic", "false", "--rl.max_staleness", "1"]) == 0
     assert not seen[0].engine.deterministic
-    capsys.readouterr()
-    assert main(["train", "quickstart", "--engine.deterministic", "--rl.lr=1"]) == 2
-    assert "'--engine.deterministic' is not of the form --section.field=value" in capsys.readouterr().err
 
 
 def test_the_version_is_that_of_the_package_and_the_commit_that_of_the_checkout(

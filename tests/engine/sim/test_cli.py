@@ -118,30 +118,3 @@ def test_a_cost_model_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_text(json.dumps({**cost, "forward": 1}))
     assert main(arguments) == 2
     assert "unexpected keyword argument 'forward'; give a JSON file of forward_s" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give either a trace"),
-        (["runs/none"], "runs/none does not exist; pass a run"),
-        (["--workload", "paper", "x"], "not both"),
-        ([*SMALL, "--policies", "best"], "no policy is called 'best'"),
-        ([*SMALL, "--kv-tokens", "5000"], "which no replica could hold"),
-        ([*SMALL, "--cost", "nowhere.json"], "--cost nowhere.json: No such file or directory; give a JSON"),
-        ([".", "--tool-s", "nan"], "--tool-s nan: seconds cannot be"),
-        ([".", "--tool-s", "inf"], "--tool-s inf: seconds cannot be"),
-    ],
-)
-def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("rocstar sim: ") and err.count("\n") == 1 and message in err
-
-
-@pytest.mark.parametrize("fill", ["nan", "0", "-1", "much"])
-def test_a_fill_that_grants_nothing_is_refused(fill: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where one scheduler has all replicas, and nothing is granted."""
-    with pytest.raises(SystemExit, match="2"):
-        main([*SMALL, f"--fill={fill}"])
-    assert f"--fill: {fill!r} is not a number above 0" in capsys.readouterr().err

@@ -109,9 +109,7 @@ def test_an_override_sets_one_value(option: str, expected: dict[str, Any]) -> No
     ("option", "words"),
     [
         ("rl.lr=1", "not of the form"),
-        ("--rl.lr", "not of the form"),
         ("--=1", "not of the form"),
-        ("--stages.1.steps=1", "'1' is not one of the 1 entries 0..0"),
         ("--stages.x.steps=1", "'x' is not one of"),
         ("--stages.0.steps.now=1", "'stages.0.steps' is a value, not a section"),
         ("--stages.0.steps.now.then=1", "'now' is below a value"),
@@ -126,9 +124,6 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ({"rl": {"groupsize": 4}}, "unknown key 'rl.groupsize'; did you mean 'rl.group_size'?"),
-        ({"rl": {"learning_rate": 1}}, "unknown key 'rl.learning_rate'; 'learning_rate' of TRL is rl.lr"),
-        ({"rl": {"zzz": 1}}, "unknown key 'rl.zzz'; the fields of rl are tasks_per_step, rollouts_per_task"),
         ({"rl": {"epochs": 1}}, "'epochs' of other programs is stages.steps: counts steps"),
         ({"optimiser": {}}, "unknown key 'optimiser'; did you mean 'sft.optimizer'?"),
         ({"zzz": {"a": 1, "b": 2}}, "unknown key 'zzz'; the sections are run, model"),
@@ -137,9 +132,7 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"stages": [{"steps": 1, "max_turn": 2}]}, "did you mean 'stages.0.max_turns'?"),
         ({"eval": [{"data": {"sauce": "x"}}]}, "did you mean 'eval.0.data.source'?"),
         ({"eval": [{"data": {}}]}, "eval.0.data.source is missing"),
-        ({"rl": {"lr": 0}}, "rl.lr = 0 is not above 0"),
         ({"rl": {"roc_mode": "best"}}, "rl.roc_mode = 'best' is not known; choose from paper, sort, uniform, none"),
-        ({"rl": {"roc_mode": "srot"}}, "rl.roc_mode = 'srot' is not known; did you mean 'sort'?"),
         ({"rl": {"roc_mode": "none"}}, "set rollouts_per_task = group_size"),
         ({"rl": {"end_early": True, "refill": 2}}, "refill = 2 needs the rewards of all siblings"),
         ({"rl": {"end_early": True, "fork": "error"}}, "fork = 'error' needs the rewards of all siblings"),
@@ -156,7 +149,6 @@ def test_a_bad_override_is_refused(option: str, words: str) -> None:
         ({"sft": {"steps": 1}}, "sft.demonstration_tasks is missing"),
         ({"eval": [{"data": {"source": "reasoning_gym"}}]}, "needs families"),
         ({"tools": ["jupiter"]}, "tools.0.kind: tool 'jupiter' is not known; did you mean 'jupyter'?"),
-        ({"tools": ["jupiter"]}, "did you mean 'jupyter'?"),
         ({"tools": []}, "tools"),
         ({"tools": [{"kind": "m:not a name"}]}, "choose from python, jupyter, mcp, module:Class"),
         ({"tools": [{"kind": "python", "args": {"wall_s": 1}}]}, "takes its settings from [tool]"),
@@ -240,8 +232,6 @@ def test_the_policies_are_the_schedulers() -> None:
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
-        ({"kind": "vllm"}, "engine.kind = 'vllm'"),
-        ({"policy": "predictiv"}, "'predictive'?"),
         ({"policy": "aimd"}, "policy = 'aimd' is not known; choose from predictive, static, round_robin, thunder"),
         ({"replicas": 0}, "replicas = 0: there must be at least 1"),
         ({"kind": "sglang", "replicas": [[0], []]}, "every server needs a GPU"),

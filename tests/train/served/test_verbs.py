@@ -34,52 +34,6 @@ def test_a_target_is_a_run_a_model_or_a_recipe(tmp_path: Path) -> None:
         recipe_of(str(run), None, [])
 
 
-MISTAKES = [
-    (["serve", "quickstart", "--host", "0.0.0.0"], "a token is needed"),
-    (["serve", "quickstart", "--token-file", "nowhere"], "nowhere: No such file"),
-    (["serve", "quickstart", "--port", "70000"], "'70000' is not a port; give 0 to 65535"),
-    (["serve", "nowhere"], "'nowhere' does not exist; pass a TOML file, a run's folder, a model's folder, or one of"),
-    (["serve", "/"], "'/' is a folder without config.toml; pass a TOML file, a run's folder, "),
-    (["eval", "nowhere"], "'nowhere' does not exist; pass a TOML file, a run's folder, a model's folder"),
-    (["serve", "quickstart", "--portt", "1"], "--portt"),
-    (
-        ["chat", "http://localhost:1/v1", "--model", "x", "--prompt", "p"],
-        "cannot change the server at http://localhost:1/v1",
-    ),
-    (["chat", "http://[::1", "--prompt", "p"], "http://[::1 is no address (Invalid IPv6 URL); give http://HOST"),
-    (["chat", "http://", "--prompt", "p"], "http:// names no host"),
-    (["chat", "nowhere"], "'nowhere' does not exist; pass"),  # before standard input is read
-    (["chat", "localhost:8000", "--prompt", "p"], "for a server pass http://localhost:8000"),
-    (["chat", "http://localhost:70000", "--prompt", "p"], "Port out of range"),
-    (["chat", "quickstart", "--seed", "x"], "not a seed"),
-    (["chat", "quickstart", "--seed", "1_000"], "not a seed"),
-    (["chat", "quickstart", "--from", "nowhere:1"], "--from 'nowhere'"),
-    (["chat", "quickstart", "--temperature", "-1"], "not a temperature"),
-    (["chat", "quickstart", "--n", "0", "--prompt", "p"], "1 or more"),
-    (["chat", "quickstart", "--n", "+5", "--prompt", "p"], "1 or more"),
-]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"), MISTAKES, ids=lambda given: " ".join(given) if isinstance(given, list) else ""
-)
-def test_a_mistake_is_one_message(
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    try:
-        code = main(arguments)
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    said = capsys.readouterr().err
-    assert code == 2 and message in said and "Traceback" not in said, said
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("verb", ["serve", "chat"])
 def test_the_folder_of_a_run_is_no_folder_of_what_is_served(
     verb: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
