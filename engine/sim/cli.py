@@ -7,6 +7,7 @@ import json
 import math
 import runpy
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -24,7 +25,7 @@ from rocstar.engine.sim.simulate import Outcome, simulate
 from rocstar.engine.sim.traces import load_trace
 from rocstar.engine.sim.workload import SHAPES, Workload, earlier_step, generate, with_branches
 from rocstar.sandbox.bench import table
-from rocstar.sandbox.command_line import CommandParser, format_error, number_option
+from rocstar.sandbox.command_line import CommandParser, add_options, format_error
 
 USAGE_ERROR, FAILED = 2, 1
 HOW_LONG = (
@@ -47,11 +48,6 @@ COLUMNS = {
 }
 """Headings of the table, with the format of an `Outcome` in that column."""
 
-MOST_REPLICAS = 100_000
-"""The maximum number of replicas: each is simulated by itself, and more would exhaust memory."""
-_positive = number_option(1, math.inf, "a number of 1 or more")
-_replicas = number_option(1, MOST_REPLICAS, f"a number of replicas, 1 to {MOST_REPLICAS}")
-
 
 def main(argv: Sequence[str] | None) -> int:
     """Run the verb; 0, 1 if a policy never ends the work, 2 for a mistake in the command line."""
@@ -68,35 +64,10 @@ def main(argv: Sequence[str] | None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="rocstar sim", description=__doc__, epilog=HOW_LONG, allow_abbrev=False)
-    add = parser.add_argument
-    add("trace", nargs="?", type=Path, help="run directory or .jsonl file of trajectory records")
-    add("--workload", choices=list(SHAPES), help="a generated step instead of a trace")
-    add("--step", type=int, help="which step of the trace; default: the last")
-    add("--policies", help=f"comma-separated; default all: {','.join(POLICIES)}")
-    text = "Python file whose POLICIES, by name, are simulated too, as benchmarks/scheduling/peers.py"
-    add("--peers", type=Path, metavar="FILE", help=text)
-    add("--replicas", type=_replicas, default=64, help="inference replicas (64)")
-    add("--replicas-per-node", type=_positive, default=8, help="they share a node's tool workers (8)")
-    text = "as several nodes do: each schedules its own replicas, and is granted siblings of a group"
-    add("--two-levels", action="store_true", help=text)
-    add("--part", type=_positive, default=PART, help=f"siblings that are granted together ({PART})")
-    text = f"times a node's KV that is granted ({FILL:g}); the rest waits until something ends"
-    add("--fill", type=number_option(math.ulp(0.0), math.inf, "a number above 0", float), default=FILL, help=text)
-    add("--tool-workers", type=_positive, default=1024, help="tool calls at a time per node (1024)")
-    text = f"KV pool of a replica in tokens ({MI300X_14B_KV_TOKENS}: 14B on one MI300X)"
-    add("--kv-tokens", type=_positive, default=MI300X_14B_KV_TOKENS, help=text)
-    add("--max-running", type=_positive, default=512, help="batch limit of a replica (512)")
-    add("--cost", type=Path, help="JSON file of cost coefficients (see docs/reference/simulator.md)")
-    add("--tasks", type=_positive, help="groups: generated (512), or drawn from the trace with replacement")
-    add("--siblings", type=_positive, default=32, help="trajectories per generated group (32)")
-    text = "share of the answered turns behind which a trajectory forks (0)"
-    add("--fork-rate", type=number_option(0.0, 1.0, "a share, 0 to 1", float), default=0.0, help=text)
-    add("--fork-width", type=_positive, default=2, help="trajectories that go on behind a fork (2)")
-    add("--limit-tokens", type=_positive, help="response limit of the trace; default: its longest response")
-    add("--tool-s", type=float, default=0.3, help="median seconds of a tool call in a trace (0.3)")
-    add("--seed", type=int, default=0, help="of the generated work, or the drawn tool times (0)")
-    add("--cold", action="store_true", help="the scheduler has seen no earlier step")
-    add("--json", action="store_true", help="print one JSON object")
+    entries = tomllib.loads(Path(__file__).with_name("options.toml").read_text(encoding="utf-8"))
+    entries["--workload"]["choices"] = list(SHAPES)
+    add_options(parser, entries, {"policies": ",".join(POLICIES)})
+    parser.set_defaults(part=PART, fill=FILL, kv_tokens=MI300X_14B_KV_TOKENS)
     return parser
 
 
@@ -121,7 +92,9 @@ def _run(options: argparse.Namespace) -> int:
         }
         print(json.dumps(shown))
         return 0
-    print("\n".join(found.facts), table(list(COLUMNS), map(_cells, found.ranked)), sep="\n\n")
+    ranked = sorted(found.outcomes, key=lambda outcome: outcome.makespan_s)
+    rows = [tuple(form.format(outcome) for form in COLUMNS.values()) for outcome in ranked]
+    print("\n".join(found.facts), table(list(COLUMNS), rows), sep="\n\n")
     return 0
 
 
@@ -133,11 +106,6 @@ class _Results:
     cluster: Cluster
     bound: LowerBound
     outcomes: Sequence[Outcome]
-
-    @property
-    def ranked(self) -> list[Outcome]:
-        """The shortest makespan first."""
-        return sorted(self.outcomes, key=lambda o: o.makespan_s)
 
     @property
     def facts(self) -> list[str]:
@@ -250,7 +218,3 @@ def load_cost(path: Path) -> CostModel:
         raise ValueError(
             f"--cost {path}: {reason}; give a JSON file of {names} (mixed and those of drafts may be absent)"
         ) from error
-
-
-def _cells(outcome: Outcome) -> tuple[str, ...]:
-    return tuple(form.format(outcome) for form in COLUMNS.values())
