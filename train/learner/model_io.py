@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,66 +29,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-_QWEN3: Final = {"vocab_size": 151936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 40960}
-_QWEN25: Final = {"vocab_size": 151936, "max_position_embeddings": 32768}
-_SMOL: Final = {"vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": True}
-
-
-def _sized(hidden: int, layers: int, heads: int, inner: int, **more: Any) -> dict[str, Any]:
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "intermediate_size": inner,
-        **more,
-    }
-
-
-_QWEN3_SIZES: Final = {
-    "0.6B": _sized(1024, 28, 16, 3072, tie_word_embeddings=True),
-    "1.7B": _sized(2048, 28, 16, 6144, tie_word_embeddings=True),
-    "4B": _sized(2560, 36, 32, 9728, tie_word_embeddings=True),
-    "8B": _sized(4096, 36, 32, 12288, tie_word_embeddings=False),
-    "14B": _sized(5120, 40, 40, 17408, tie_word_embeddings=False),
-    "32B": _sized(5120, 64, 64, 25600, tie_word_embeddings=False),
+_FAMILIES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+SHAPES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    f"{family}-{size}{variant}": (entry["model_type"], entry["fields"] | fields)
+    for family, entry in _FAMILIES.items()
+    for size, fields in entry["sizes"].items()
+    for variant in entry["variants"]
+    if f"{size}{variant}" not in entry.get("absent", ())
 }
-_QWEN25_SIZES: Final = {
-    "0.5B": _sized(896, 24, 14, 4864, num_key_value_heads=2, tie_word_embeddings=True),
-    "1.5B": _sized(1536, 28, 12, 8960, num_key_value_heads=2, tie_word_embeddings=True),
-    "3B": _sized(2048, 36, 16, 11008, num_key_value_heads=2, tie_word_embeddings=True),
-    "7B": _sized(3584, 28, 28, 18944, num_key_value_heads=4, vocab_size=152064, tie_word_embeddings=False),
-    "14B": _sized(5120, 48, 40, 13824, num_key_value_heads=8, vocab_size=152064, tie_word_embeddings=False),
-    "32B": _sized(5120, 64, 40, 27648, num_key_value_heads=8, vocab_size=152064, tie_word_embeddings=False),
-}
-_SMOL_SIZES: Final = {
-    "135M": _sized(576, 30, 9, 1536, num_key_value_heads=3),
-    "360M": _sized(960, 32, 15, 2560, num_key_value_heads=5),
-    "1.7B": _sized(2048, 24, 32, 8192, num_key_value_heads=32),
-}
-
-
-def _shapes() -> dict[str, tuple[str, dict[str, Any]]]:
-    """model_type and fields of its configuration, by hub name."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for size, fields in _QWEN3_SIZES.items():
-        for kind in ("", "-Base") if size != "32B" else ("",):
-            found[f"Qwen/Qwen3-{size}{kind}"] = ("qwen3", _QWEN3 | fields)
-    for size, fields in _QWEN25_SIZES.items():
-        for kind in ("", "-Instruct"):
-            found[f"Qwen/Qwen2.5-{size}{kind}"] = ("qwen2", _QWEN25 | fields)
-    for size, fields in _SMOL_SIZES.items():
-        for kind in ("", "-Instruct"):
-            found[f"HuggingFaceTB/SmolLM2-{size}{kind}"] = ("llama", _SMOL | fields)
-    return found
-
-
-SHAPES: Final = _shapes()
+"""model_type and fields of its configuration, by hub name."""
 
 
 def known_config(path: str) -> PreTrainedConfig | None:
-    """The configuration of a hub name that is listed here, or None."""
-    from transformers import AutoConfig
-
+    """The configuration of a hub name that is listed in models.toml, or None."""
     if path not in SHAPES:
         return None
     kind, fields = SHAPES[path]
@@ -282,18 +236,19 @@ def checked_folder(path: str) -> CheckedFolder:
 
 def load_max_positions(path: str) -> int | None:
     """The longest sequence the model can take; None if its configuration does not say."""
-    with _usable(path, "cannot be loaded"):
-        config: Any = AutoConfig.from_pretrained(path)
-    positions: int | None = getattr(config, "max_position_embeddings", None)
+    positions: int | None = getattr(_load_config(path), "max_position_embeddings", None)
     return positions
 
 
 def vocabulary_size(path: str) -> int | None:
     """Rows of the model's head; None if its configuration does not say."""
-    with _usable(path, "cannot be loaded"):
-        config: Any = AutoConfig.from_pretrained(path)
-    rows: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    rows: int | None = getattr(_load_config(path).get_text_config(), "vocab_size", None)
     return rows
+
+
+def _load_config(path: str) -> Any:
+    with _usable(path, "cannot be loaded"):
+        return AutoConfig.from_pretrained(path)
 
 
 def load_model(path: str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedModel:
