@@ -25,12 +25,8 @@ def _number(digits: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-def _sorted(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return an object as a list of tuples, which no JSON array is."""
-    return sorted(dict(pairs).items())
-
-
-_ARGUMENTS = json.JSONDecoder(parse_float=_number, object_pairs_hook=_sorted)
+_ARGUMENTS = json.JSONDecoder(parse_float=_number, object_pairs_hook=lambda pairs: sorted(dict(pairs).items()))
+"""Decodes an object as a list of tuples, which no JSON array is."""
 
 
 def num_equal(before: Sequence[Any], items: Sequence[Any]) -> int:

@@ -34,6 +34,7 @@ def gather() -> dict[str, Any]:
     cgroup = "v1" if os.path.isdir("/sys/fs/cgroup/memory") else ""
     if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
         cgroup = "v2"
+    pages = read("/sys/kernel/mm/transparent_hugepage/enabled")  # such as "always [madvise] never"
     pids = read("/sys/fs/cgroup/pids.max") or read("/sys/fs/cgroup/pids/pids.max")
     return {
         "kernel": native.get("kernel", platform.release()),
@@ -55,7 +56,7 @@ def gather() -> dict[str, Any]:
         "nproc": resource.getrlimit(resource.RLIMIT_NPROC)[0],
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "memory_bytes": default_memory_bytes(),
-        "huge_pages": selected_word(read("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "huge_pages": pages.partition("[")[2].partition("]")[0],
         "scratch_parent": default_scratch_parent(),
         "flavours": installed_flavours(),
         "flavours_left_out": left_out(),
@@ -69,11 +70,6 @@ def read(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
-
-
-def selected_word(text: str) -> str:
-    """Return the word in brackets, for example "madvise" of "always [madvise] never"."""
-    return text.partition("[")[2].partition("]")[0]
 
 
 def in_child(change: Callable[[], None]) -> bool:

@@ -196,16 +196,16 @@ class SandboxPool:
 
     @property
     def isolation(self) -> str:
-        return str(self._facts.get("isolation", ""))
+        return str(self._restarter.facts.get("isolation", ""))
 
     @property
     def tier(self) -> str:
-        return str(self._facts.get("tier", ""))
+        return str(self._restarter.facts.get("tier", ""))
 
     @property
     def built(self) -> str:
         """The protections of the supervisor's build, joined by "+"."""
-        return str(self._facts.get("built", ""))
+        return str(self._restarter.facts.get("built", ""))
 
     @property
     def supervisor_pid(self) -> int:
@@ -234,10 +234,6 @@ class SandboxPool:
     def evictions(self) -> int:
         """The number of sessions that were evicted or whose lease expired."""
         return self._sessions.evictions
-
-    @property
-    def _facts(self) -> dict[str, Any]:
-        return self._restarter.facts
 
     # --- calls -------------------------------------------------------------------------------------------
 
@@ -308,7 +304,7 @@ class SandboxPool:
             if flavour == CPP:
                 message = "flavour 'cpp' does not support files"
                 raise SandboxError(message, kind="unknown_flavour", retryable=False)
-            if not self._facts["files"]:
+            if not self._restarter.facts["files"]:
                 message = "files need scratch directories, which this machine does not support (Landlock)"
                 raise SandboxError(message, kind="no_scratch", retryable=False)
         if flavour == BASH:

@@ -33,7 +33,7 @@ class Page:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool() -> AsyncIterator[SandboxPool]:
     async with SandboxPool(max_live=2) as pool:
-        if not pool._facts["files"]:
+        if not pool._restarter.facts["files"]:
             pytest.skip("this kernel has no Landlock, or cannot ask about new files")
         yield pool
 
@@ -85,7 +85,7 @@ async def test_files_that_two_threads_read_at_a_time_are_their_owners() -> None:
             await fetched(pool, "B", 1, 900_000)
 
     async with SandboxPool(max_live=4) as pool:
-        if not pool._facts["files"]:
+        if not pool._restarter.facts["files"]:
             needs.LANDLOCK.skip()
         long = asyncio.gather(*(fetched(pool, "A", 15, 4 << 20) for _ in range(2)))
         await asyncio.gather(long, short(pool, long))

@@ -182,9 +182,12 @@ def test_probing_changes_nothing_here() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
-def test_kernel_versions_and_choices_are_read() -> None:
+def test_kernel_versions_and_choices_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [bool(limits(kernel=kernel)["kernel"].note) for kernel in ("6.18.44-custom", "5.4")] == [False, True]
-    assert facts.selected_word("always [madvise] never") == "madvise" and facts.selected_word("") == ""
+    read = facts.read
+    for text, selected in (("always [madvise] never", "madvise"), ("", "")):
+        monkeypatch.setattr(facts, "read", lambda path, text=text: text if "hugepage" in path else read(path))
+        assert facts.gather()["huge_pages"] == selected
 
 
 def test_attack_runs_the_suite_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ async def test_close_leaves_no_process_and_fails_all_calls() -> None:
         tasks = [running, *(asyncio.create_task(pool.run(ExecRequest(code="1"))) for _ in range(pool._calls.window))]
         await until(lambda: not pool._calls.room.free)
         pids = [child, pool.supervisor_pid, *pool.zygotes["stdlib"]]
-        scratch = Path(pool._facts["scratch"])
+        scratch = Path(pool._restarter.facts["scratch"])
     async with asyncio.timeout(PATIENCE_S):
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert {outcome.kind for outcome in outcomes if isinstance(outcome, SandboxError)} == {"closed"}

@@ -65,7 +65,7 @@ async def test_a_killed_supervisor_loses_no_program_but_its_sessions() -> None:
         calls = [pool.run(ExecRequest(code=f"import time; time.sleep(0.1); {i}")) for i in range(12)]
         tasks = [asyncio.create_task(call) for call in calls]
         await until(lambda: len(programs_of(pool)) == 4)
-        first, pids, scratch = pool.supervisor_pid, programs_of(pool), Path(pool._facts["scratch"])
+        first, pids, scratch = pool.supervisor_pid, programs_of(pool), Path(pool._restarter.facts["scratch"])
         os.kill(first, signal.SIGKILL)
         results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
         assert [result.value for result in results] == [str(i) for i in range(12)]
@@ -82,12 +82,12 @@ async def test_a_killed_supervisor_loses_no_program_but_its_sessions() -> None:
 async def test_what_a_killed_supervisor_leaves_is_removed_however_deep_it_is() -> None:
     """Nested deeper than Python calls itself."""
     async with SandboxPool(max_live=2, without=("namespaces",)) as pool:
-        if not pool._facts["files"]:
+        if not pool._restarter.facts["files"]:
             needs.LANDLOCK.skip()
         session = await pool.open_session(limits=Limits(files=1500, file_bytes=1024))
         code = "import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
         assert (await session.run(code)).status is Status.OK
-        scratch = Path(pool._facts["scratch"])
+        scratch = Path(pool._restarter.facts["scratch"])
         assert scratch.is_dir()  # noqa: ASYNC240
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         again = await asyncio.wait_for(pool.run(ExecRequest(code="1")), PATIENCE_S)
@@ -187,7 +187,7 @@ async def main():
         session = await pool.open_session()
         await session.run("open('kept', 'w').write('x')")
         branch = await session.branch()
-        print(pool.supervisor_pid, *pool.zygotes["stdlib"], pool._facts["scratch"], flush=True)
+        print(pool.supervisor_pid, *pool.zygotes["stdlib"], pool._restarter.facts["scratch"], flush=True)
         code = "open('kept', 'w').write('x'); import time; time.sleep(600)"
         await pool.run(ExecRequest(code=code, limits=Limits(wall_s=600)))
 

@@ -100,7 +100,7 @@ def test_what_a_killed_supervisor_leaves_is_removed_at_the_end_of_the_process() 
         "from rocstar.sandbox import run, sync\n"
         "run('1')\n"
         "pool, = sync._background()._pools.values()\n"
-        "scratch = pool._facts['scratch']\n"
+        "scratch = pool._restarter.facts['scratch']\n"
         "if scratch: Path(scratch, 'left').touch()\n"
         "print(scratch)\n"
     )

@@ -200,7 +200,7 @@ async def test_idle_sessions_keep_no_more_than_half_of_the_scratch_room() -> Non
     pool = SandboxPool()
     pool._restarter.options = dataclasses.replace(pool._restarter.options, scratch_bytes=16 * MIB)
     async with pool:
-        if not pool._facts["files"]:
+        if not pool._restarter.facts["files"]:
             needs.LANDLOCK.skip()
         modest = await pool.open_session()
         await modest.run("open('a', 'wb').write(b'x' * (1 << 20))")
@@ -231,7 +231,7 @@ async def test_a_program_that_fills_the_scratch_room_gives_way_and_others_write(
     pool = SandboxPool(max_live=3, without=without)
     pool._restarter.options = dataclasses.replace(pool._restarter.options, scratch_bytes=16 * MIB)
     async with pool:
-        if not pool._facts["files"]:
+        if not pool._restarter.facts["files"]:
             needs.LANDLOCK.skip()
         session = await pool.open_session(limits=Limits(wall_s=60))
         await session.run("open('mine', 'w').write('x')")

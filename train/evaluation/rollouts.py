@@ -169,7 +169,7 @@ def record_teacher(
     correct = [t for t in ended if isinstance(t.outcome, Scored) and t.outcome.is_correct]
     kept = correct if only_correct else [t for t in ended if isinstance(t.outcome, Scored)]
     lines = [json.dumps(row) + "\n" for t in kept for row in sessions[str(t.key)].conversations()]
-    write_or_rescue(out.parent, lambda folder: _write_lines(folder / out.name, lines))
+    write_or_rescue(out.parent, lambda folder: (folder / out.name).write_text("".join(lines), encoding="utf-8"))
     return {"attempts": len(ended), "correct": len(correct), "failed": len(failed), "conversations": len(lines)}
 
 
@@ -223,7 +223,3 @@ def _write(path: Path, selection: Selection, stage: StageConfig, decode: Callabl
         path,
         (to_record(t, v, stage=stage.name, num_answers=num_answers(t), decode=decode) for t, v in selection.verdicts),
     )
-
-
-def _write_lines(path: Path, lines: list[str]) -> None:
-    path.write_text("".join(lines), encoding="utf-8")

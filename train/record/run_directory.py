@@ -100,7 +100,7 @@ def _target_error(out: Path, error: OSError, option: str = "--out") -> ConfigErr
     return ConfigError(f"{option} {str(out)!r} cannot be written ({error.strerror}); choose another {option}")
 
 
-def write_or_rescue(folder: Path, write: Callable[[Path], None]) -> None:
+def write_or_rescue(folder: Path, write: Callable[[Path], object]) -> None:
     """Call `write(folder)`; if it fails, call it with a new temporary folder.
 
     Raises:

@@ -33,7 +33,7 @@ _ERRORS = {
 def read(given: Fields) -> Request:
     """Read a request of either route. Raises RequestError."""
     messages = [] if not (system := given.content("system", ("text",))) else [Message(role="system", text=system)]
-    for made in given.each("messages", _read_entry):
+    for made in given.each("messages", lambda entry: join_assistants(_messages(entry))):
         messages += made
     if not given.values.get("messages"):
         raise given.invalid("messages", "send at least one message")
@@ -47,10 +47,6 @@ def read(given: Fields) -> Request:
         is_streamed=given.get("stream", bool, False),
         ignored=given.ignored(),
     )
-
-
-def _read_entry(entry: Fields) -> tuple[Message, ...]:
-    return join_assistants(_messages(entry))
 
 
 def _messages(entry: Fields) -> Iterator[Message]:
