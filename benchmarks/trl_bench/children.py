@@ -12,7 +12,6 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -54,9 +53,7 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(OSError):  # it ended before it read all
             self._process.stdin.close()  # the end of its input ends it

@@ -121,18 +121,9 @@ class Fleet:
     # ---- the protocol ----
 
     async def generate(
-        self,
-        ids: list[int],
-        *,
-        max_new_tokens: int,
-        stop_ids: frozenset[int],
-        sampling: base.Sampling,
-        seed: int,
-        request_id: str,
-        deadline: float | None,
+        self, ids: list[int], *, max_new_tokens: int, request_id: str, deadline: float | None, **rest: Any
     ) -> base.Generation:
         state = self._begin_turn(request_id, len(ids), max_new_tokens)
-        rest: dict[str, Any] = {"stop_ids": stop_ids, "sampling": sampling, "seed": seed}
         written = base.GenerationBuilder()
         heard = self._listeners.get(request_id)
         state.stream = None if heard is None else TokenStream(heard)

@@ -23,7 +23,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -146,9 +145,7 @@ class FrameFile:
     def __enter__(self) -> FrameFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def append(self, frames: Sequence[bytes]) -> list[FramePlace]:

@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from rocstar.engine.record.columns import FrameError, decode_frame, encode_frame, frame_json, frame_key
@@ -105,9 +104,7 @@ class ConversationStore:
         self._open[self._step] = _OpenFile()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             await self._run_in_writer(self._settle, sorted({*self._open, *self._unsettled}))
         finally:

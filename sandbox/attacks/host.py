@@ -51,7 +51,7 @@ class Host:
             (self.folder / name).chmod(0o777)
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, *_: object) -> None:
         for key in list(self._listeners.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()

@@ -123,7 +123,7 @@ class RedisFabric:
         self._main = asyncio.create_task(self._serve(), name="fabric client")
         return self
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._main is not None
         self._close(SandboxError("the fabric is closed", kind="closed", retryable=False))
         self._connection.closing = True

@@ -188,7 +188,7 @@ class SandboxPool:
         self._started = True
         return self
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closed = True
         self._calls.close()
         self._sessions.lose_all("closed")

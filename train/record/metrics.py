@@ -220,5 +220,5 @@ class MetricsWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()

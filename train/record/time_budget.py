@@ -126,7 +126,7 @@ class LoopLag:
         self._next()
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._beat is not None:
             self._beat.cancel()
 

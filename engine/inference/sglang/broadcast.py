@@ -16,7 +16,6 @@ import itertools
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rocstar.engine.inference.base import InferenceError
@@ -82,9 +81,7 @@ class BroadcastGroup:
         self._group = await self._together(posts, self._join, port)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         group, self._group = self._group, None
         if group is None:
             return

@@ -21,7 +21,6 @@ import itertools
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from rocstar.engine.inference.base import (
@@ -119,16 +118,14 @@ class SGLangEngine(Inference):
         self._watcher = asyncio.create_task(self._watch(), name="sglang-watch")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.break_off(InferenceError("engine_stopped", "the engine was left", retryable=False))
         assert self._watcher is not None
         tasks = [self._watcher, *self._background]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.api.__aexit__(kind, error, trace)
+        await self.api.__aexit__(None, None, None)
 
     async def serve_as(self, version: int) -> None:
         """Label the server's present weights as `version`, which is allowed, and serve them."""

@@ -22,10 +22,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
-from rocstar.engine.inference.base import Generation, Heard, Inference, InferenceError, KvLoad, Sampling
+from rocstar.engine.inference.base import Generation, Heard, Inference, InferenceError, KvLoad
 from rocstar.engine.inference.sglang.api import Api
 from rocstar.engine.inference.sglang.canary import Canary
 from rocstar.engine.inference.sglang.checksums import differences, expected_checksums
@@ -122,12 +121,10 @@ class Replica(Inference):
         self._supervisor = asyncio.create_task(self._supervise(), name="sglang-supervisor")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end_supervision()
         try:
-            await self.engine.__aexit__(kind, error, trace)
+            await self.engine.__aexit__(None, None, None)
         finally:
             await self._stop_server()
 
@@ -175,11 +172,7 @@ class Replica(Inference):
         self._model = model
         self.keep(version, model)
         try:
-            await self._start()
-            await self.engine.examine()
-            with self.on_trial():
-                await self.restore()
-                await self.try_out()
+            await self._serve_again()
         except InferenceError as error:
             await self._stop_server()
             self.engine.break_off(InferenceError("replica_lost", str(error), retryable=True))
@@ -242,11 +235,7 @@ class Replica(Inference):
             self.restarts += 1
             LOG.warning("inference server lost (%s), start number %d", why, self.restarts + 1)
             try:
-                await self._start()
-                await self.engine.examine()
-                with self.on_trial():
-                    await self.restore()
-                    await self.try_out()
+                await self._serve_again()
             except (InferenceError, OSError) as error:  # no process, no room on the disk: tried again, too
                 why = str(error)
                 LOG.error("%s", why)
@@ -255,6 +244,14 @@ class Replica(Inference):
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 continue
             return
+
+    async def _serve_again(self) -> None:
+        """Start the server with the weights of the present version, and try it out."""
+        await self._start()
+        await self.engine.examine()
+        with self.on_trial():
+            await self.restore()
+            await self.try_out()
 
     async def restore(self) -> None:
         """The weights of the present version into a server that has those of the model's folder.
@@ -293,26 +290,8 @@ class Replica(Inference):
 
     # ---- the protocol ----
 
-    async def generate(
-        self,
-        ids: list[int],
-        *,
-        max_new_tokens: int,
-        stop_ids: frozenset[int],
-        sampling: Sampling,
-        seed: int,
-        request_id: str,
-        deadline: float | None,
-    ) -> Generation:
-        generation = await self.engine.generate(
-            ids,
-            max_new_tokens=max_new_tokens,
-            stop_ids=stop_ids,
-            sampling=sampling,
-            seed=seed,
-            request_id=request_id,
-            deadline=deadline,
-        )
+    async def generate(self, ids: list[int], *, deadline: float | None, **rest: Any) -> Generation:
+        generation = await self.engine.generate(ids, deadline=deadline, **rest)
         async with asyncio.timeout_at(deadline):
             await self._trusted.wait()
         if any(version in self._spoiled for _, _, version in generation.version_spans):

@@ -22,7 +22,6 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 
 from rocstar.engine.inference.base import InferenceError
 from rocstar.engine.inference.sglang.broadcast import BroadcastGroup, buckets
@@ -69,9 +68,7 @@ class WeightSender:
     async def __aenter__(self) -> WeightSender:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._leave_group()
 
     async def send(self, version: int, source: WeightSource) -> list[InferenceError | None]:

@@ -17,7 +17,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from aiohttp import web
@@ -111,9 +110,7 @@ class FakeServer:
         self._stepper = asyncio.create_task(self._run(), name="fake-scheduler")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.kill()
 
     async def kill(self) -> None:
