@@ -19,12 +19,6 @@ from rocstar.engine.record.step_file import StepFile
 from rocstar.engine.types import HIDDEN
 
 
-def read_folder(folder: Path) -> Iterator[dict[str, Any]]:
-    """Records of all finished steps of a folder, in order."""
-    for path in record_files(folder).values():
-        yield from read_records(path)
-
-
 def export_lines(folder: Path, out: Path, *, steps: Collection[int] | None = None) -> list[Path]:
     """Write finished steps as JSON Lines, one file per step, and yield their paths in order. Hidden tasks are
     left out.

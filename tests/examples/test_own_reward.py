@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import read_folder
+from tests.fakes.json_lines import read_folder
 
 from ..warm_python import warm
 

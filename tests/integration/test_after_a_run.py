@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rocstar.engine.record.reading import read_folder
 from rocstar.train.learner import checkpoint
+from tests.fakes.json_lines import read_folder
 
 from ..tmux import TmuxServer, tmux_server
 from ..warm_python import warm

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import export_lines, read_folder
+from rocstar.engine.record.reading import export_lines
 from rocstar.train.learner.cold_start import build_tokenizer
 from rocstar.train.learner.scratch import build_model
 from rocstar.train.recipe.load import load_recipe
 from rocstar.train.serving.openai import KEY_VARIABLE
+from tests.fakes.json_lines import read_folder
 
 KEY = "sk-a-secret-of-somebody"
 

@@ -5,8 +5,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from rocstar.engine.record.reading import read_folder
 from rocstar.train import load_recipe, train
+from tests.fakes.json_lines import read_folder
 
 from ..kept_pool import kept_pools
 

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from hogs import cores, taken
 
-from rocstar.engine.record.reading import read_folder
 from rocstar.train.evaluation import during_training
+from tests.fakes.json_lines import read_folder
 
 Rows = Callable[..., list[dict[str, Any]]]
 OPTIONS = (

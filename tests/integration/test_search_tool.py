@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import read_folder
 from rocstar.train.cli import main
+from tests.fakes.json_lines import read_folder
 
 from ..kept_pool import kept_pools
 from ..patience import PATIENCE_S

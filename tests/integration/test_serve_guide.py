@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import read_folder
 from rocstar.train.learner import checkpoint
+from tests.fakes.json_lines import read_folder
 
 from ..needs import commands
 from ..train.test_guides import blocks, run

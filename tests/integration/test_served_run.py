@@ -8,13 +8,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rocstar.engine.record.reading import read_folder, read_records
+from rocstar.engine.record.reading import read_records
 from rocstar.engine.types import Scored
 from rocstar.train.evaluation.sets import EVAL_SEED
 from rocstar.train.groups.from_rollouts import Records
 from rocstar.train.learner import checkpoint
 from rocstar.train.recipe.load import recipe_of_model
 from rocstar.train.served.answering import ServeOrder, open_served
+from tests.fakes.json_lines import read_folder
 
 
 async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Any:

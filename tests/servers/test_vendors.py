@@ -20,11 +20,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.openai import OpenAIEndpoint
-from rocstar.engine.record.reading import read_folder
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
 from rocstar.train.served.answering import ServeOrder, open_served
+from tests.fakes.json_lines import read_folder
 
 from ..patience import PATIENCE_S
 from .asking import Asking, check_agent, check_completions, check_leaving, check_stop, unending

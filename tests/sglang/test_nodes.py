@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from rocstar.engine.record.json_record import from_record
-from rocstar.engine.record.reading import read_folder
 from rocstar.engine.types import Scored
+from tests.fakes.json_lines import read_folder
 from tests.fakes.sglang.exchanges import CPU_ARGS
 
 from ..integration.launching import ended, start_nodes

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rocstar.engine.record.json_record import from_record
-from rocstar.engine.record.reading import read_folder
 from rocstar.engine.types import Scored
+from tests.fakes.json_lines import read_folder
 from tests.fakes.sglang.exchanges import CPU_ARGS
 
 ROOT = Path(__file__).parents[2]

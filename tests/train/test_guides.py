@@ -12,12 +12,12 @@ import pytest
 
 from rocstar.engine.chat.chat import load_template
 from rocstar.engine.record.json_record import from_record
-from rocstar.engine.record.reading import read_folder
 from rocstar.engine.types import Scored
 from rocstar.train import primitives
 from rocstar.train.learner.scratch import build_model, train_tokenizer
 from rocstar.train.recipe.model_config import ScratchConfig
 from rocstar.train.record.callbacks import Callback
+from tests.fakes.json_lines import read_folder
 
 from ..needs import modules
 from ..warm_python import warm

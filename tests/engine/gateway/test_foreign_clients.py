@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import read_folder
 from rocstar.engine.serve.served_sessions import training_trace
 from tests import needs
 from tests.engine.gateway.foreign_clients import (
@@ -22,6 +21,7 @@ from tests.engine.gateway.foreign_clients import (
 from tests.engine.gateway.fuzzed_clients import check_columns, events_of
 from tests.engine.gateway.test_dialects import REWRITES
 from tests.engine.serve.conftest import Client, keeping, make_agent, opened, ready_tool
+from tests.fakes.json_lines import read_folder
 
 FOLDERS = os.environ.get("ROCSTAR_AGENTS", "")
 Rows = list[list[Any]]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rocstar.engine.record.reading import read_folder
 from rocstar.engine.rollout.rollout import run_trajectory
 from rocstar.engine.serve.conversation_store import ConversationStore, parse_step
 from rocstar.engine.types import Task, TrajectoryKey
+from tests.fakes.json_lines import read_folder
 
 from .conftest import Serving, SlowTool, keeping, make_agent, scripted
 

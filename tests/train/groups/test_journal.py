@@ -14,7 +14,6 @@ import pytest
 from rocstar.engine.record.files import record_files
 from rocstar.engine.record.json_record import Verdict
 from rocstar.engine.record.learned import write_learned
-from rocstar.engine.record.reading import read_folder
 from rocstar.engine.record.step_file import FrameFile, complete_frames
 from rocstar.engine.types import Failed, Fork, Group, Task
 from rocstar.train.groups import source
@@ -25,6 +24,7 @@ from rocstar.train.recipe.data_config import DataConfig
 from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.rl_config import RlConfig, StageConfig
 from rocstar.train.record.run_directory import records_file
+from tests.fakes.json_lines import read_folder
 from tests.fakes.trajectories import plain_trajectory
 
 from ...patience import PATIENCE_S

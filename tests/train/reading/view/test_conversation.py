@@ -11,7 +11,6 @@ from tokenizers.models import WordLevel
 
 from rocstar.engine.record.json_record import from_record
 from rocstar.engine.record.learned import LearnedStep
-from rocstar.engine.record.reading import read_folder
 from rocstar.engine.types import HIDDEN
 from rocstar.train.reading.view.conversation import (
     PAGE_TOKENS,
@@ -24,6 +23,7 @@ from rocstar.train.reading.view.conversation import (
 from rocstar.train.reading.view.listing import Listing
 from rocstar.train.reading.view.trajectory_filter import search
 from rocstar.train.reading.view.viewed_run import ViewedRun, records_of
+from tests.fakes.json_lines import read_folder
 
 from .view_runs import MadeSibling, groups_of, trajectory, write_step
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rocstar.engine.record.json_record import RecordError
-from rocstar.engine.record.reading import export_lines, read_folder
+from rocstar.engine.record.reading import export_lines
 from rocstar.engine.record.step_file import ROW, FrameFile
 from rocstar.train.reading.view import listing as listing_module
 from rocstar.train.reading.view.listing import LISTED, Listing
@@ -16,6 +16,7 @@ from rocstar.train.reading.view.trajectory_filter import filter_trajectories
 from rocstar.train.reading.view.viewed_run import ViewedRun, records_of
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.record.run_directory import records_file
+from tests.fakes.json_lines import read_folder
 
 from .view_runs import groups_of, write_step
 
