@@ -257,7 +257,6 @@ class BatchSandbox(Sandbox, Protocol):
     ) -> AsyncIterator[tuple[int, "ExecResult | SandboxError"]]:
         """Yield (index into `requests`, outcome) as programs finish, each index exactly once. Closing the
         iterator kills running programs."""
-        ...
 
 
 class Session(Protocol):
@@ -273,12 +272,10 @@ class Session(Protocol):
     @property
     def lost(self) -> str | None:
         """The reason for which the interpreter is gone, or None."""
-        ...
 
     @property
     def ending(self) -> str:
         """A description of how its process ended; "" while it runs or if unknown."""
-        ...
 
     async def run(
         self,
@@ -300,11 +297,9 @@ class Session(Protocol):
         The session survives an uncaught exception, and a timeout if the cell stops on KeyboardInterrupt. A
         cell that exits, crashes or is killed has a result, and the session is then lost.
         """
-        ...
 
     async def branch(self) -> "Session":
         """Fork a second session that continues from the same state, independently."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -317,4 +312,3 @@ class SessionSandbox(BatchSandbox, Protocol):
     ) -> Session:
         """Start an interpreter. `limits.memory_bytes` is for its whole life, `wall_s` for each cell. owner:
         as in ExecRequest."""
-        ...

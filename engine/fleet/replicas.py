@@ -31,12 +31,10 @@ class Suspendable(Inference, Protocol):
 
     async def suspend(self) -> None:
         """Stop. Running requests return as aborted, with the tokens so far."""
-        ...
 
     async def resume(self, version: int, source: WeightSource | None) -> None:
         """Start again, from `source`, which it then serves as `version`. InferenceError if it cannot; it then
         may come back by a restart."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

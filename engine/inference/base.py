@@ -128,13 +128,11 @@ class Inference(Protocol):
         `seed` names the noise stream of the trajectory; the noise of a token depends on (seed, position).
         `request_id` names the trajectory: its KV may be kept for the next turn until `release`.
         """
-        ...
 
     def load(self) -> KvLoad: ...
 
     async def publish(self, version: int, source: WeightSource | None = None) -> None:
         """Make `source` serve every token from now on, as `version`; None: the learner's own tensors."""
-        ...
 
     async def abort(self, request_id: str) -> None:
         """Stop the request if it runs; it answers with its tokens so far, finish = aborted.
@@ -174,7 +172,6 @@ class TellsTokens(Protocol):
         """From the trajectory's next request on, call `heard`, on the event loop, for every token in order;
         all of them before `generate` returns. `release` ends it.
         """
-        ...
 
 
 @runtime_checkable
@@ -184,7 +181,6 @@ class TakesBranches(Protocol):
 
     def branch(self, request_id: str, branches: Sequence[str]) -> None:
         """`branches` are about to continue the present tokens of `request_id`. In lockstep they join."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +210,6 @@ class ScoresPrompts(Protocol):
         """Score `ids`; errors, `deadline` and `abort` as of `generate`, but that an abort raises
         InferenceError. Nothing of it stays with the trajectory.
         """
-        ...
 
 
 class EngineTimes(Protocol):
@@ -223,17 +218,14 @@ class EngineTimes(Protocol):
     @property
     def version(self) -> int:
         """The version of the weights that it serves now."""
-        ...
 
     @property
     def busy_s(self) -> float:
         """Seconds of decoding so far."""
-        ...
 
     @property
     def starved_s(self) -> float:
         """Seconds of decoding so far while a request found no room in its KV cache."""
-        ...
 
 
 class RolloutEngine(Inference, EngineTimes, Protocol):

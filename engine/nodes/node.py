@@ -78,6 +78,5 @@ class Node(Protocol):
 
     async def roll_out(self, order: GroupOrder, *, timeout_s: float) -> Group:
         """The group; cancelling the call ends it there too. timeout_s: from when all of it is granted."""
-        ...
 
     async def load(self) -> NodeLoad: ...

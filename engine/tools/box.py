@@ -39,7 +39,6 @@ class Tools(Protocol):
 
     async def execute(self, calls: Sequence[ToolCall], *, turn: int, deadline: float | None) -> tuple[ToolResult, ...]:
         """Results in the order of the calls, which are those of the `turn`-th turn, counted from 1."""
-        ...
 
     def branch(self, *, seed: int) -> AbstractAsyncContextManager[Tools] | None:
         """Return the tools of a branch, to be entered while no call runs; None if a session cannot be copied.
@@ -55,7 +54,6 @@ class ToolBox(Protocol):
     def open(self, *, seed: int) -> AbstractAsyncContextManager[Tools]:
         """`seed` fixes the random modules of all programs of the trajectory. Resources are released on
         exit."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

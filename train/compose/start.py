@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -50,9 +50,6 @@ from rocstar.train.serving.placement import hide_servers, recipe_of_serving_node
 from rocstar.train.tasks.chat_format import chat_format, check_scratch
 from rocstar.train.tasks.demonstrations import make_demonstrations
 from rocstar.train.tasks.tools import demonstrated_tool
-
-if TYPE_CHECKING:
-    from rocstar.train.serving.nodes import Start
 
 
 @dataclass(slots=True, kw_only=True)

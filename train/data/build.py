@@ -296,10 +296,8 @@ def source_info(source: SourceConfig, *, commercial: bool) -> SourceInfo:
 
 def _hash_source(source: str, split: str) -> str:
     """Return the hash of a source's local files, or "" if it is only on the hub."""
-    if source.startswith(HUB):
-        files = local_copy(source, split=split)
-    else:
-        files = source_files(source, Path(), split=split)
+    is_of_hub = source.startswith(HUB)
+    files = local_copy(source, split=split) if is_of_hub else source_files(source, Path(), split=split)
     return hash_files(files) if files else ""
 
 

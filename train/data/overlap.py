@@ -81,19 +81,15 @@ class Check(Protocol):
 
     def meet(self, text: str, answer: str = "") -> bytes:
         """Return a problem's matches with any question; b"" if none. `answer`: empty if unknown."""
-        ...
 
     def count(self, met: bytes) -> None:
         """Count the matches of a problem; call it for each problem before `close`."""
-        ...
 
     def close(self) -> None:
         """Finish the counts."""
-        ...
 
     def judge(self, met: bytes) -> TaskVerdict:
         """Return the verdict on a problem."""
-        ...
 
 
 class _Met(msgspec.Struct, array_like=True, frozen=True):

@@ -23,14 +23,8 @@ CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Dropped by `decode(skip_special_tokens=True)`. Padding is the first, end of a turn the last."""
 
 MARKUP_TOKENS = (
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-    "<reason>",
-    "</reason>",
-    "<answer>",
-    "</answer>",
+    *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+    *("<reason>", "</reason>", "<answer>", "</answer>"),
 )
 """One token each, and part of the text: decoding keeps them."""
 

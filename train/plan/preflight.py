@@ -534,19 +534,14 @@ def examine_engine(
     found.collect(lambda: check_reward(recipe.reward))
     found.collect(lambda: check_advantage(recipe.rl.advantage))
     found.collect(lambda: check_loss(recipe.rl.loss))
-    found.collect(lambda: check_fork(recipe.rl, nodes or Machines.parse(None).all_nodes))
+    on_nodes = nodes or Machines.parse(None).all_nodes
+    found.collect(lambda: check_fork(recipe.rl, on_nodes))
     if elsewhere and recipe.agent.kind == "program":
         found.unknown.append(f"agent.command = {shlex.join(recipe.agent.command)!r}: a program of the other machines")
     else:
         found.collect(lambda: check_agent(recipe.agent))
-    found.unknown += (
-        found.collect(
-            lambda: check_backend(
-                recipe, learns=learns, nodes=nodes or Machines.parse(None).all_nodes, elsewhere=elsewhere
-            )
-        )
-        or []
-    )
+    checked = found.collect(lambda: check_backend(recipe, learns=learns, nodes=on_nodes, elsewhere=elsewhere))
+    found.unknown += checked or []
     if recipe.tool.sandbox == "redis":
         found.collect(lambda: check_redis(workers_url()))
 

@@ -11,15 +11,12 @@ class Publisher(Protocol):
     @property
     def version(self) -> int:
         """The version of the weights that are served now; 0 before the first update."""
-        ...
 
     def updating(self) -> AbstractAsyncContextManager[None]:
         """Entered before an update, left after its publish: no reader sees weights in between."""
-        ...
 
     async def publish(self, version: int) -> None:
         """Serve the learner's present weights as `version`. ValueError unless it is above the one now."""
-        ...
 
 
 Measure = Callable[[], dict[str, float]]

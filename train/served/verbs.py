@@ -34,7 +34,7 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
     """Chat by the options. `rest` are fields of the recipe. Return 1 if an answer failed."""
     if missing := missing_extra_message("rocstar chat", "chat"):
         raise ConfigError(missing)
-    from rocstar.train.served.chatting import ChatOrder, chat_locally, chat_with, recorded_start
+    from rocstar.train.served.chatting import ChatOrder, chat_locally, chat_with, recorded_start, solved_question
 
     start = None if options.start is None else recorded_start(options.start)
     sampled = {"temperature": options.temperature, "seed": options.seed, "max_tokens": options.max_tokens}
@@ -54,8 +54,6 @@ def chat(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading) 
         _check_address(options.target)
         token = _token(options.token_file)
         return chat_with(order, url=options.target, model=options.served_model, token=token)
-    from rocstar.train.served.chatting import solved_question
-
     if order.prompts is None and options.model is None:
         order = dataclasses.replace(order, example=solved_question(Path(options.target)))
     with loading():

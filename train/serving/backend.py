@@ -201,7 +201,6 @@ class EngineBackend(Protocol):
             path: the model: a Hugging Face folder or a hub name.
             thread: the device thread; torch work of this process runs there.
         """
-        ...
 
     def open_learning(self, recipe: Recipe, learning: Learning) -> AbstractAsyncContextManager[Opened]:
         """The engine of a policy that learns, at its present weights or at those of version 0."""

@@ -113,10 +113,8 @@ def _own(choice: ToolChoice, field: str) -> Tool:
 
 def _problems(tool: Tool) -> Sequence[str]:
     """Check that the prompt can show the tool and the engine can call it."""
-    problems = []
-    for name in ("name", "description"):
-        if not isinstance(getattr(tool, name, None), str):
-            problems.append(f"it has no {name}; set {name} to a text")
+    lacking = [name for name in ("name", "description") if not isinstance(getattr(tool, name, None), str)]
+    problems = [f"it has no {name}; set {name} to a text" for name in lacking]
     if isinstance(getattr(tool, "name", None), str) and not _NAME.fullmatch(tool.name):
         problems.append(f"name = {tool.name!r}: use 1 to 64 letters, digits, '_' and '-'")
     if problem := check_parameters(getattr(tool, "parameters", None)):

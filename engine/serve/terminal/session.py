@@ -44,11 +44,9 @@ class Lines(Protocol):
 
     async def next(self) -> str:
         """Return the next input. EOFError at the end; KeyboardInterrupt for Ctrl-C."""
-        ...
 
     def interrupted(self) -> bool:
         """Return True if Ctrl-C was pressed after the last input; other keys are kept for the next one."""
-        ...
 
 
 @dataclass(slots=True)
