@@ -127,8 +127,6 @@ class EmbeddedEngine:
         """Rows whose KV gave way to that of others."""
         self.out_of_memory = 0
         """How often memory ran out."""
-        self.drafts_right = 0
-        """Tokens that were sampled as drafted."""
         self._failures = 0
         """How often in a row, without a forward in between."""
         self._attempted = 0
@@ -599,7 +597,6 @@ class EmbeddedEngine:
                     ended.append((row, request, finish))
                 if finish is not None or token != drafted:  # the logits behind are those of another text
                     break
-                self.drafts_right += 1
         if news:
             requests[0].future.get_loop().call_soon_threadsafe(tell, news)
         for row, _, _ in ended:  # behind all of `cached`: a row that moves takes as many tokens along
