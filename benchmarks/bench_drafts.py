@@ -4,9 +4,10 @@
 
 The rollouts of a run's last step again, from its last checkpoint: the recorded contexts, turn by turn, with the
 recorded seeds and stop ids. Rows side by side: all, and 64, 16, 4 and 1. A random model of bench_embedded.py, whose
-siblings have little in common, shows what drafts cost where they gain nothing. CPU seconds are those of the engine's
+siblings have little in common, shows what drafts cost where they gain nothing. --large takes a run of a larger model
+besides, of benchmarks/court/smollm2.toml. CPU seconds are those of the engine's
 thread, the least of the rounds: other work on the machine only adds to it. Both sides in turn, after a round that is
-not counted. Tokens and log-probs must be the same on both sides, bit for bit.
+not counted. Tokens must be the same on both sides, and log-probs to 1e-5; those of the quickstart's model bit for bit.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from rocstar.train.learner.model_io import load_model
 SPEED_BAR, LEAST = 1.5, 0.98
 TASKS = {384: 12, 64: 12, 16: 6, 4: 2, 1: 1}
 """Tasks of the run, by the rows side by side."""
+LARGE_TASKS, LARGE_ROUNDS = {48: 4, 12: 1}, 2
+APART = 1e-5
 
 Turn = tuple[list[int], int, frozenset[int]]
 """Context, most tokens, stop ids."""
@@ -101,31 +104,53 @@ class Side:
         return said
 
 
-def compare(model: Any, work: Work, rows: int, options: argparse.Namespace) -> dict[str, float]:
-    """Tokens per CPU second on both sides. ValueError: the two differ."""
+def compare(
+    model: Any, work: Work, rows: int, options: argparse.Namespace, rounds: int = 0, apart: float = 0.0
+) -> dict[str, float]:
+    """Tokens per CPU second on both sides. ValueError: the two differ, log-probs by more than `apart`."""
     sides = [Side(model, rows, most) for most in (0, options.drafts)]
     seconds: list[list[float]] = [[], []]
-    for number in range(options.rounds + 1):
+    for number in range((rounds or options.rounds) + 1):
         said = [{}, {}]
         for k in (0, 1) if number % 2 else (1, 0):
             took_s, said[k] = sides[k].run(work)
             seconds[k] += [took_s] if number else []
-        if said[0] != said[1]:
-            raise ValueError("tokens or log-probs differ with drafts")
+        if found := differing(*said, apart):
+            raise ValueError(f"tokens or log-probs differ with drafts: {found}")
     tokens = sum(len(ids) for turns in said[0].values() for ids, _ in turns)
     plain, drafted = (tokens / min(of_side) for of_side in seconds)
     return {"rows": rows, "tokens": tokens, "plain": plain, "drafted": drafted, "ratio": drafted / plain}
 
 
+def differing(plain: dict[str, Any], drafted: dict[str, Any], apart: float) -> list[str]:
+    """The trajectories whose tokens differ, or whose log-probs are further apart."""
+
+    def flat(turns: Any) -> tuple[list[int], list[float]]:
+        return [i for ids, _ in turns for i in ids], [p for _, logprobs in turns for p in logprobs]
+
+    both = {name: (flat(plain[name]), flat(drafted[name])) for name in plain}
+    return [
+        name
+        for name, ((ids, ours), (other_ids, theirs)) in both.items()
+        if ids != other_ids or any(abs(a - b) > apart for a, b in zip(ours, theirs, strict=True))
+    ]
+
+
+def last_checkpoint(run: Path) -> Any:
+    """The model of a run's last checkpoint, in float32."""
+    checkpoint = max((run / "checkpoints").glob("step_*"), key=lambda path: int(path.name.split("_")[1]))
+    return load_model(str(checkpoint), "float32")
+
+
 def main() -> int:
     parser = result_parser(__doc__)
     parser.add_argument("run", type=Path, help="a run of recipes/quickstart.toml")
+    parser.add_argument("--large", type=Path, help="a run of a larger model")
     parser.add_argument("--drafts", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    checkpoint = max((options.run / "checkpoints").glob("step_*"), key=lambda path: int(path.name.split("_")[1]))
-    trained = load_model(str(checkpoint), "float32")
+    trained = last_checkpoint(options.run)
     found = []
     for rows, tasks in TASKS.items():
         found.append({"model": "trained"} | compare(trained, recorded(options.run, tasks), rows, options))
@@ -134,10 +159,16 @@ def main() -> int:
         found.append({"model": "random"} | compare(tiny_model(), random_work(max(2, rows // 2)), rows, options))
         print(found[-1], flush=True)
     ratios = [one["ratio"] for one in found]
+    large = last_checkpoint(options.large) if options.large else None
+    for rows, tasks in LARGE_TASKS.items() if large else ():
+        work = dict(list(recorded(options.large, tasks).items())[:rows])
+        found.append({"model": "large"} | compare(large, work, rows, options, LARGE_ROUNDS, APART))
+        print(found[-1], flush=True)
     what = "tokens per CPU second of the engine with drafts over without"
     claims = [
         claim(f"{what}, a step of the quickstart", ratios[0], at_least=SPEED_BAR),
         claim(f"{what}, the least of all cases", min(ratios), at_least=LEAST),
+        *(claim(f"{what}, a larger model, {one['rows']:.0f} rows", one["ratio"]) for one in found[len(ratios) :]),
     ]
     return finish("drafts", {"drafts": options.drafts, "rounds": options.rounds, "cases": found}, claims, options.out)
 
