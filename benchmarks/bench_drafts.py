@@ -4,10 +4,10 @@
 
 The rollouts of a run's last step again, from its last checkpoint: the recorded contexts, turn by turn, with the
 recorded seeds and stop ids. Rows side by side: all, and 64, 16, 4 and 1. A random model of bench_embedded.py, whose
-siblings have little in common, shows what drafts cost where they gain nothing. --large takes a run of a larger model
-besides, of benchmarks/court/smollm2.toml. CPU seconds are those of the engine's
-thread, the least of the rounds: other work on the machine only adds to it. Both sides in turn, after a round that is
-not counted. Tokens must be the same on both sides; the result has the largest difference of two log-probs.
+siblings have little in common, shows what drafts cost where they gain nothing. --large adds a run of a larger model,
+of benchmarks/court/smollm2.toml. CPU seconds are those of the engine's thread, the least of the rounds: other work on
+the machine only adds to it. Both sides in turn, after a round that is not counted. Tokens must be the same on both
+sides; the result has the largest difference of two log-probs.
 """
 
 from __future__ import annotations

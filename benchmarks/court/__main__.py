@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import result_parser
+from rocstar.sandbox.command_line import number_option
 from rocstar.train.recipe.errors import ConfigError
 
 from . import trainer
@@ -32,9 +33,9 @@ def main(train: Train = trainer.train) -> int:
     parser.add_argument("question", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs/court"))
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, one thread each")
-    parser.add_argument(
-        "--seeds", type=int, default=MOST_SEEDS, help="the first seeds alone; before a look nothing is decided"
-    )
+    seeds = number_option(1, MOST_SEEDS, f"a number of seeds, 1 to {MOST_SEEDS}")
+    text = "the first seeds alone; before a look nothing is decided"
+    parser.add_argument("--seeds", type=seeds, default=MOST_SEEDS, help=text)
     parser.add_argument("--commit", default="unknown", help="of a tree without git; `-dirty` at its end")
     parser.add_argument("--simulate", action="store_true", help="the rule alone: false findings and power")
     options = parser.parse_args()

@@ -11,6 +11,7 @@ Exit code 0: every question has its result. 1: not so. 2: the arguments are wron
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -76,11 +77,15 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.budget
     courts = [start(question, options) for question in options.questions]
-    for court in courts:
-        try:
-            court.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            stop(court)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        for court in courts:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                court.wait(max(0.0, end - time.monotonic()))
+    finally:
+        for court in courts:
+            if court.poll() is None:
+                stop(court)
     print(f"{pack(options.runs, options.out / 'runs.tar.gz')} runs ended")
     for question, court in zip(options.questions, courts, strict=True):
         print(f"{question.stem}: exit code {court.returncode}")

@@ -129,7 +129,7 @@ class WeightStream:
     def abandon(self) -> None:
         """Whoever was to serve them is done, if perhaps before it began."""
         self.let_go()
-        self.settle(False, InferenceError("broadcast_failed", "nobody serves them any more", retryable=True))
+        self.settle(False, InferenceError("broadcast_failed", "no server takes them any more", retryable=True))
 
     def settle(self, served: bool, error: BaseException | None = None) -> None:
         """Set the outcome. Only the first call has an effect."""

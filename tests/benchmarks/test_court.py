@@ -340,6 +340,8 @@ def test_a_court_on_its_first_seeds_decides_nothing_and_goes_on(held: Any, tmp_p
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["seeds"] == [0, 1, 2]
     assert result["claims"][0]["claim"].endswith("good minus plain, undecided")
+    with pytest.raises(SystemExit, match="2"):
+        held("--seeds", "0")
     assert sum(name.startswith("cold/") for name in commands(tmp_path)) == 3
 
 

@@ -143,7 +143,7 @@ async def test_who_gathers_goes_on_while_the_loop_stands_still(
     stream.abandon()
     try:
         assert putting.done(), "it would wait for the loop"
-        with pytest.raises(InferenceError, match="nobody serves them any more"):
+        with pytest.raises(InferenceError, match="no server takes them any more"):
             sending.result(PATIENCE_S)
     finally:
         if not putting.done():

@@ -81,7 +81,7 @@ async def test_a_node_that_is_closed_before_it_serves_lets_its_learner_go(tmp_pa
     node, _, team = node_of(tmp_path, publish="broadcast")
     stream = await node.execute(live(5, tmp_path))
     await node.close()
-    with pytest.raises(InferenceError, match="nobody serves them any more"):
+    with pytest.raises(InferenceError, match="no server takes them any more"):
         await asyncio.to_thread(team.send, stream)
 
 
