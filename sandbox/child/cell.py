@@ -196,7 +196,7 @@ def tell(value: object, take_value: "Callable[[str], object] | None" = None) -> 
 def forget(held: list[Any], name: str = CELL) -> None:
     """Free a trailing coroutine in a frame of the cell's last line, because the interpreter's warning that it
     was never awaited names the line."""
-    last = len("".join(linecache.getlines(name)).rstrip().splitlines())
+    last = len(split_lines("".join(linecache.getlines(name)).rstrip()))
     exec(compile("\n" * (last - 1) + "held.clear()", name, "exec"), {"held": held})
 
 
@@ -208,9 +208,17 @@ def ended_by(error: BaseException) -> int:
     return MEMORY_EXIT if isinstance(error, MemoryError) else 1
 
 
+def split_lines(source: str) -> list[str]:
+    """Split as linecache splits a file: at newlines alone, with one after the last line, too."""
+    lines = io.StringIO(source, newline=None).readlines()
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"  # the markers of a traceback depend on it
+    return lines
+
+
 class _Lines:
-    """A cell's lines in linecache, split when a traceback first reads one. held: a list of one source, which
-    may be replaced later."""
+    """A cell's lines as linecache keeps those of a file, split when a traceback first reads one. held: a list of one
+    source, which may be replaced later."""
 
     __slots__ = ("_held", "_lines", "_split_source")
 
@@ -222,7 +230,7 @@ class _Lines:
     def _split(self) -> list[str]:
         (source,) = self._held
         if self._split_source is not source:
-            self._split_source, self._lines = source, source.splitlines(keepends=True)
+            self._split_source, self._lines = source, split_lines(source)
         return self._lines
 
     def __len__(self) -> int:
@@ -332,7 +340,7 @@ def is_hidden(source: str, last: ast.Expr) -> bool:
     """Return True if a semicolon follows the last expression."""
     if ";" not in source or last.end_lineno is None:
         return False
-    line = source.splitlines()[last.end_lineno - 1].encode()
+    line = split_lines(source)[last.end_lineno - 1].encode()
     return line[last.end_col_offset :].lstrip().startswith(b";")
 
 

@@ -57,6 +57,8 @@ async def test_the_trailing_expression_is_evaluated_once(run: Run) -> None:
         ("class A:\n    def __repr__(self):\n        raise ValueError('no')\nA()", ["ValueError: no"]),
         ("def f():\n    return f()\nf()", ["RecursionError"]),
         ("x = 1\0", ["null bytes"]),
+        ("print(x)", ["\n    print(x)\n          ^\nNameError: "]),  # without a newline
+        ("y = '\u2028\x0c'\r\nprint(x)\n", ["line 2", "\n    print(x)\n          ^\nNameError: "]),
         ("x = '\ud800'", ["surrogates not allowed"]),
     ],
 )
