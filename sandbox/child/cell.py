@@ -281,11 +281,16 @@ def compiled(source: str, name: str) -> Parts:
     last = tree.body[-1] if tree.body else None
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if "await" in source or "async" in source else 0
     body = tail = None
-    if isinstance(last, ast.Expr):
-        tree.body.pop()
-        tail = compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True)
-    if tree.body:
-        body = compile(tree, name, "exec", flags, dont_inherit=True)
+    try:
+        if isinstance(last, ast.Expr):
+            tree.body.pop()
+            tail = compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True)
+        if tree.body:
+            body = compile(tree, name, "exec", flags, dont_inherit=True)
+    except SyntaxError as error:
+        if error.text is None and error.lineno:  # the compiler reads it from the file, which is not there
+            error.text = split_lines(source)[error.lineno - 1]
+        raise
     return body, tail, not (isinstance(last, ast.Expr) and is_hidden(source, last))
 
 
