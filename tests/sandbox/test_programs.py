@@ -57,7 +57,7 @@ async def test_the_trailing_expression_is_evaluated_once(run: Run) -> None:
         ("class A:\n    def __repr__(self):\n        raise ValueError('no')\nA()", ["ValueError: no"]),
         ("def f():\n    return f()\nf()", ["RecursionError"]),
         ("x = 1\0", ["null bytes"]),
-        ("x = 1\nif x:\n    return 5", ["line 3\n    return 5\n    ^^^^^^^^\nSyntaxError: 'return' outside function\n"]),
+        ("x = 1\nif x:\n    return 5", ["line 3\n    return 5\n    ^^^^^^^^\nSyntaxError: 'return' outside"]),
         ("print(x)", ["\n    print(x)\n          ^\nNameError: "]),  # without a newline
         ("y = '\u2028\x0c'\r\nprint(x)\n", ["line 2", "\n    print(x)\n          ^\nNameError: "]),
         ("x = '\ud800'", ["surrogates not allowed"]),
