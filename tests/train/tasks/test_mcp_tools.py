@@ -46,7 +46,8 @@ def test_the_listed_tools_are_shown() -> None:
 async def test_a_trajectory_has_a_connection_of_its_own() -> None:
     """Both tools see its notes, and no trajectory those of another."""
     for _ in range(2):
-        t = await attempt([call("note", text="a") + call("count"), call("note", text="b"), call("count"), "done"])
+        # One call a turn: those of one turn run side by side.
+        t = await attempt([call("note", text="a"), call("count"), call("note", text="b"), call("count"), "done"])
         assert [result.text for result in t.results] == ["a", "1", "a, b", "2"]
 
 
