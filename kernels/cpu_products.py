@@ -44,12 +44,9 @@ def are_fast() -> bool:
 
 @functools.cache
 def _is_better() -> bool:
-    return _is_amd() and torch.backends.mkldnn.is_available() and _is_exact()  # type: ignore[no-untyped-call]
-
-
-def _is_amd() -> bool:
     cpuinfo = Path("/proc/cpuinfo")
-    return cpuinfo.is_file() and "AuthenticAMD" in cpuinfo.read_text(encoding="utf-8", errors="replace")
+    is_amd = cpuinfo.is_file() and "AuthenticAMD" in cpuinfo.read_text(encoding="utf-8", errors="replace")
+    return is_amd and torch.backends.mkldnn.is_available() and _is_exact()  # type: ignore[no-untyped-call]
 
 
 def _is_exact() -> bool:

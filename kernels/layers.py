@@ -268,7 +268,9 @@ class _AddGated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, residual_TC: Tensor, gate_TF: Tensor, up_TF: Tensor, weight_CF: Tensor) -> Tensor:
         ctx.save_for_backward(gate_TF, up_TF, weight_CF)
-        return torch.addmm(residual_TC, _gated(gate_TF, up_TF), weight_CF.T)
+        has_kernel = layer_ops.take(gate_TF, up_TF)
+        gated_TF = layer_ops.gated(gate_TF, up_TF) if has_kernel else F.silu(gate_TF).mul_(up_TF)
+        return torch.addmm(residual_TC, gated_TF, weight_CF.T)
 
     @staticmethod
     @once_differentiable
@@ -276,12 +278,6 @@ class _AddGated(torch.autograd.Function):
         gate_TF, up_TF, weight_CF = ctx.saved_tensors
         dgate_TF, dup_TF, gated_TF = _gated_gradients_(gate_TF, up_TF, grad_TC @ weight_CF)
         return grad_TC, dgate_TF, dup_TF, grad_TC.T @ gated_TF
-
-
-def _gated(gate: Tensor, up: Tensor) -> Tensor:
-    if layer_ops.take(gate, up):
-        return layer_ops.gated(gate, up)
-    return F.silu(gate).mul_(up)
 
 
 def _gated_gradients_(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:

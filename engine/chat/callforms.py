@@ -366,11 +366,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _number(digits: str) -> float:
     value = float(digits)
-    return value if math.isfinite(value) else _not_a_number(digits)
-
-
-def _not_a_number(digits: str) -> float:
-    raise ValueError(f"{digits[:20]} is not a number of JSON")
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:20]} is not a number of JSON")
+    return value
 
 
 def _is_deep(arguments: dict[str, Any]) -> bool:
@@ -388,7 +386,7 @@ def malformed(reason: str) -> ToolCall:
     return ToolCall(name=None, arguments=None, malformed=reason)
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_constant=_not_a_number)
+_JSON = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_constant=_number)
 
 FORMS: Final[Mapping[str, CallForm]] = {
     form.name: form

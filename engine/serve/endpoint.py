@@ -149,19 +149,14 @@ class Endpoint:
         yield HttpRoute("GET", "/metrics", self.show_metrics)
         yield HttpRoute("GET", "/openapi.json", self.description)
 
-    def _authenticate(self, request: HttpRequest) -> str | None:
-        """Return the owner of a request, or None for an open path. Raises RequestError."""
-        if request.path in OPEN_PATHS:
-            return None
-        return authenticate(self.options.owners, request.headers, request.host)
-
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, also one that fails or whose client has gone."""
         assert isinstance(request, HttpRequest)
         connection, found = request.protocol, await self.routes.find(request)
         request.place, request.names = found.place, found.names
         try:
-            owner = self._authenticate(request)
+            is_open, owners = request.path in OPEN_PATHS, self.options.owners
+            owner = None if is_open else authenticate(owners, request.headers, request.host)
             request.owner = owner or ""
             self.connections.begin_request(connection, None if owner is None else OWNER)
             if request.headers.get("Expect") and found.place != UNKNOWN_ROUTE:

@@ -131,7 +131,9 @@ class Interpreter:
                 was_restarted = (await self.run(RESEED.format(seed), deadline=deadline)).restarted
             else:
                 self._seed = seed
-        session = self._session or await self._begin(deadline)
+        session = self._session
+        if session is None:
+            session = await (self._replay("is a branch", deadline) if self._cells else self._open(deadline))
         while True:
             try:
                 result = await session.run(code, deadline=deadline)
@@ -174,9 +176,6 @@ class Interpreter:
                 flavour=self._flavour, limits=self._limits, seed=self._seed
             )
         return self._session
-
-    async def _begin(self, deadline: float | None) -> Session:
-        return await (self._replay("is a branch", deadline) if self._cells else self._open(deadline))
 
     async def _replay(self, why: str, deadline: float | None) -> Session:
         """A new session in which every cell so far has run again, each as it ended before."""

@@ -27,11 +27,10 @@ READ_COUNT = 16
 NO_BOUND = -1
 
 
-def _script(name: str) -> str:
-    return Path(__file__).with_name(f"{name}.lua").read_text(encoding="utf-8")
-
-
-ENQUEUE, AUDIT, STEP, FORGET_CONSUMER = map(_script, ("enqueue", "audit", "step", "forget_consumer"))
+ENQUEUE, AUDIT, STEP, FORGET_CONSUMER = (
+    Path(__file__).with_name(f"{name}.lua").read_text(encoding="utf-8")
+    for name in ("enqueue", "audit", "step", "forget_consumer")
+)
 """Scripts of Redis; each begins with its keys, arguments and result."""
 
 

@@ -203,10 +203,8 @@ class SessionTable:
 
     def _find(self, session_id: str, owner: str) -> _Entry:
         entry = self._live.get(session_id)
-        if entry is None:
+        if entry is None or entry.owner != owner:
             raise self._loss(session_id)
-        if entry.owner != owner:
-            raise _session_lost("unknown")
         return entry
 
     @asynccontextmanager
@@ -248,13 +246,10 @@ class SessionTable:
             self.metrics.sessions_lost[(reason,)] += 1
 
     def _loss(self, session_id: str) -> SessionLost:
-        return _session_lost(*self._lost.get(session_id, ("unknown", "")))
+        reason, ending = self._lost.get(session_id, ("unknown", ""))
+        return SessionLost(f"the session is gone: {ending or reason}", reason=reason, ending=ending)
 
     async def _end(self, session_id: str, entry: _Entry, reason: str, *, count: bool = True) -> None:
         self._forget(session_id, reason, count=count)
         with suppress(SandboxError):  # it has ended already
             await entry.session.close()
-
-
-def _session_lost(reason: str, ending: str = "") -> SessionLost:
-    return SessionLost(f"the session is gone: {ending or reason}", reason=reason, ending=ending)

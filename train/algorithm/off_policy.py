@@ -136,13 +136,7 @@ class Mismatch:
         Its expectation is never negative; a mean clearly below 0 says that the rollout's log-probs are not
         those of the distribution it sampled from.
         """
-        return self._mean(KL, row)
-
-    def capped_fraction(self, row: int | None = None) -> float:
-        return self._mean(CAPPED, row)
-
-    def masked_fraction(self, row: int | None = None) -> float:
-        return self._mean(MASKED, row)
+        return self.mean(KL, row)
 
     def ratio_p99(self, row: int | None = None) -> float:
         """99% of the tokens have max(ratio, 1 / ratio) at most this: 1 if nothing is measured.
@@ -160,7 +154,8 @@ class Mismatch:
     def _of(self, row: int | None) -> Tensor:
         return self.sums.sum(0) if row is None else self.sums[row]
 
-    def _mean(self, column: int, row: int | None) -> float:
+    def mean(self, column: int, row: int | None = None) -> float:
+        """The mean of a sum over the tokens: CAPPED and MASKED as shares. 0 without tokens."""
         sums = self._of(row)
         return float(sums[column] / sums[TOKENS]) if sums[TOKENS] else 0.0
 

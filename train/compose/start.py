@@ -17,7 +17,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rocstar.engine.chat.callforms import FORMS
-from rocstar.engine.chat.chat import ChatFormat
 from rocstar.engine.progress.progress import working
 from rocstar.engine.progress.status import StatusLine
 from rocstar.engine.types import Task, TurnForm
@@ -113,17 +112,10 @@ async def first_model(setup: Setup, tasks: Tasks, sandbox: Sandbox) -> tuple[Fir
         # The cold start learns in float32, whatever `model.sharding` asks of the later learner.
         shard(model, alone, ModelConfig(), tokens_per_microbatch=recipe.rl.tokens_per_microbatch)
         team, chat = LearnerTeam(model, alone, setup.thread), chat_format(recipe, tokenizer)
-        await tune(setup, team, chat, rows, tokenizer)
+        await run_cold_start(team, recipe, chat, rows, tokenizer, setup.listeners, setup.metrics, setup.cold)
         return FirstModel(path=recipe.model.path, dtype="float32", loaded=model), tokenizer
     finally:
         setup.set_threads(world.threads(recipe.run.threads))
-
-
-async def tune(
-    setup: Setup, team: LearnerTeam, chat: ChatFormat, rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Run the cold start on the team's model."""
-    await run_cold_start(team, setup.recipe, chat, rows, tokenizer, setup.listeners, setup.metrics, setup.cold)
 
 
 async def conversations(setup: Setup, tasks: Tasks, sandbox: Sandbox, form: TurnForm) -> list[dict[str, Any]]:
@@ -159,8 +151,8 @@ async def open_live(setup: Setup, tasks: Tasks) -> AsyncIterator[Run]:
         team = make_team(setup, model, tokenizer, token)
         is_tuned = setup.saved is None and recipe.model.path != "scratch" and recipe.sft.steps > 0
         if is_tuned:
-            rows = conversations(setup, tasks, sandbox, chat.form)
-            await tune(setup, team, chat, await rows, tokenizer)
+            rows = await conversations(setup, tasks, sandbox, chat.form)
+            await run_cold_start(team, recipe, chat, rows, tokenizer, setup.listeners, setup.metrics, setup.cold)
         tasks.conversations.clear()  # not needed any more, and possibly gigabytes
         learning = Learning(
             origin=_initial_policy(setup, model, tokenizer, is_tuned=is_tuned),

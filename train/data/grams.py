@@ -7,7 +7,9 @@ changed word in the middle of 15 would hide all of them.
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 GRAM: Final = 8
 SHORT_GRAM: Final = 4
@@ -38,7 +40,7 @@ class GramIndex:
             grams = self._grams[size]
             ids = [self._words.setdefault(word, len(self._words) + 1) for word in words]
             row = array("I")
-            for gram in _grams_of(ids, size):
+            for gram in grams_of(ids, size):
                 known = grams.setdefault(gram, len(self.first_question))
                 if known == len(self.first_question):
                     self.first_question.append(number)
@@ -58,7 +60,7 @@ class GramIndex:
             (gram, first, size)
             for size, grams in self._grams.items()
             if grams
-            for first, gram in enumerate(map(grams.get, _grams_of(ids, size)))
+            for first, gram in enumerate(map(grams.get, grams_of(ids, size)))
             if gram is not None
         ]
 
@@ -67,8 +69,9 @@ class GramIndex:
         return self._grams[len(words)].get(tuple(map(self._words.get, words, repeat(0))))
 
 
-def _grams_of(ids: Sequence[int], size: int) -> Iterable[tuple[int, ...]]:
-    return zip(*(ids[k:] for k in range(size)), strict=False)
+def grams_of(words: Sequence[T], size: int) -> Iterable[tuple[T, ...]]:
+    """Return the words of each place with the `size` - 1 that follow."""
+    return zip(*(words[k:] for k in range(size)), strict=False)
 
 
 class DistinctCounts:

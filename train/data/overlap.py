@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 import msgspec
 
 from rocstar.train.data.evidence import agreement, is_telling, weight_of, without_instructions
-from rocstar.train.data.grams import GRAM, SHORT_GRAM, DistinctCounts, GramIndex, gram_size
+from rocstar.train.data.grams import GRAM, SHORT_GRAM, DistinctCounts, GramIndex, gram_size, grams_of
 from rocstar.train.data.words import MASK, masked, numbers_in, words_of
 
 Level = Literal["duplicate", "near", "twin", "clean"]
@@ -286,12 +286,12 @@ class PaperCheck:
     def __init__(self, questions: Sequence[EvalQuestion]) -> None:
         self._grams: dict[tuple[str, ...], int] = {}
         for number, question in enumerate(questions):
-            for gram in _eight_words(question.text):
+            for gram in grams_of(question.text.lower().split(), GRAM):
                 self._grams.setdefault(gram, number)
 
     def meet(self, text: str, answer: str = "") -> bytes:
         """See `Check`. The match is the first 8 words in a row that a question has too."""
-        hit = next((gram for gram in _eight_words(text) if gram in self._grams), None)
+        hit = next((gram for gram in grams_of(text.lower().split(), GRAM) if gram in self._grams), None)
         return b"" if hit is None else msgspec.msgpack.encode((self._grams[hit], " ".join(hit)))
 
     def count(self, met: bytes) -> None:
@@ -306,11 +306,6 @@ class PaperCheck:
             return TaskVerdict(level="clean")
         question, shared = msgspec.msgpack.decode(met, type=tuple[int, str])
         return TaskVerdict(level="duplicate", score=1.0, question=question, shared=shared, rule="any 8 words")
-
-
-def _eight_words(text: str) -> Iterator[tuple[str, ...]]:
-    words = text.lower().split()
-    return zip(*(words[k:] for k in range(GRAM)), strict=False)
 
 
 def _best(scores: Mapping[int, float]) -> tuple[float, int | None]:

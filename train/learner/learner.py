@@ -102,10 +102,6 @@ class LossSettings:
         return correct(tokens, mode=self.correction, cap=self.cap, floor=self.floor)
 
 
-def _no_reader() -> None:
-    """Do nothing: no other thread reads the weights."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEngine:
     """The hooks of an engine in the learner's process; the defaults are those of a process without one.
@@ -115,7 +111,7 @@ class LocalEngine:
 
     learning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     """Entered for each batch: the engine may use fewer cores meanwhile."""
-    before_change: Callable[[], None] = _no_reader
+    before_change: Callable[[], None] = lambda: None
     """Called before the weights change; returns when no other thread reads them."""
     serve: Callable[[int, list[tuple[str, Tensor]]], str | None] | None = None
     """Serves weights as a version, on the first rank of another node; returns what went wrong, or None."""

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from torch import Tensor
 
-from rocstar.train.algorithm.off_policy import AFTER_TOOL, ELSEWHERE, Gate, Mismatch
+from rocstar.train.algorithm.off_policy import AFTER_TOOL, CAPPED, ELSEWHERE, MASKED, Gate, Mismatch
 from rocstar.train.learner.batch import MicroBatch
 
 NUM_WORST = 20
@@ -121,8 +121,8 @@ def update_metrics(stats: LossStats) -> dict[str, float]:
     metrics = {
         "mismatch_kl/mean": found.kl(),
         "mismatch_ratio/p99": found.ratio_p99(),
-        "tis/capped_fraction": found.capped_fraction(),
-        "tis/masked_fraction": found.masked_fraction(),
+        "tis/capped_fraction": found.mean(CAPPED),
+        "tis/masked_fraction": found.mean(MASKED),
         "gate/bad_steps": float(stats.bad_steps),
         "gate/paused": float(stats.is_paused),
     }
@@ -130,7 +130,7 @@ def update_metrics(stats: LossStats) -> dict[str, float]:
         if found.num_tokens(row):  # an absent kind of token has no entry
             metrics[f"mismatch_kl/{name}"] = found.kl(row)
             metrics[f"mismatch_ratio/p99_{name}"] = found.ratio_p99(row)
-            metrics[f"tis/masked_fraction_{name}"] = found.masked_fraction(row)
+            metrics[f"tis/masked_fraction_{name}"] = found.mean(MASKED, row)
     if stats.start_tokens:
         metrics["start_kl/mean"] = stats.start_kl / stats.start_tokens
     if stats.is_paused:

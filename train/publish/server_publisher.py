@@ -128,7 +128,7 @@ class ServerPublisher:
     async def updating(self) -> AsyncIterator[None]:
         """Rollouts go on, unless the learner needs the servers' place."""
         if self.home.recipe.engine.placement == "restart":
-            await _all(self.home.make_room(), self._outcome(self._submit_to_nodes(MakeRoom())))
+            await _all(self.home.make_room(), self._outcome(self.thread.submit(self._command_nodes, MakeRoom())))
         yield
 
     async def publish(self, version: int) -> None:
@@ -155,7 +155,7 @@ class ServerPublisher:
         self._committed = self.thread.submit(self._gather_files, command.version)
         await asyncio.wrap_future(self._committed)
         self.phase = PublishPhase.send
-        sent = self._submit_to_nodes(command)
+        sent = self.thread.submit(self._command_nodes, command)
         await _all(self._send_files(command), self._outcome(sent))
         self.phase = PublishPhase.done
 
@@ -190,9 +190,6 @@ class ServerPublisher:
             return await asyncio.wrap_future(work)
         except NodeCommandError as error:
             raise TrainingStopped(f"another node cannot go on: {error}; go on with --resume") from None
-
-    def _submit_to_nodes(self, command: NodeCommand) -> Future[None]:
-        return self.thread.submit(self._command_nodes, command)
 
     # ---- in the learner's thread ----
 

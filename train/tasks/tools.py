@@ -33,7 +33,10 @@ def tool_box(recipe: Recipe) -> Dispatcher:
     for k, choice in enumerate(recipe.tools):
         field = f"tools.{k}.kind"
         try:
-            made = _mcp(choice, field) if choice.kind == MCP else [_tool(recipe, choice, field)]
+            if choice.kind == MCP:
+                made = _mcp(choice, field)
+            else:
+                made = [program_tool(recipe, choice.kind) if choice.kind in PROGRAMS else _own(choice, field)]
         except ConfigError as error:
             problems.append(str(error))
             continue
@@ -54,10 +57,6 @@ def tool_box(recipe: Recipe) -> Dispatcher:
         raise ConfigErrors(problems)
     common = recipe.tool
     return Dispatcher(tools=tools, max_parallel_calls=common.max_parallel_calls, timeout_s=common.wall_s)
-
-
-def _tool(recipe: Recipe, choice: ToolChoice, field: str) -> Tool:
-    return program_tool(recipe, choice.kind) if choice.kind in PROGRAMS else _own(choice, field)
 
 
 def program_tool(recipe: Recipe, kind: str) -> PythonTool | JupyterTool:

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from aiohttp import web
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message
 
 from rocstar.sandbox.http import responses
@@ -195,8 +194,3 @@ def error_response(status: int, why: str, headers: Mapping[str, str] | None = No
     """Return an error of the protocol."""
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": REFUSED, "message": why}}
     return web.json_response(error, status=status, headers=headers)
-
-
-def authenticated_owner(owners: Owners, headers: Mapping[str, str] | None) -> str:
-    """Return the owner of an authenticated request."""
-    return owners.find_owner(Headers(dict(headers or {}))) or ""

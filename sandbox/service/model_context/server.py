@@ -23,6 +23,7 @@ from mcp.server.context import HandlerResult, ServerRequestContext
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
+from starlette.datastructures import Headers
 
 from rocstar.sandbox.child.import_scan import select_flavour
 from rocstar.sandbox.command_line import Starting, print_status, require_own_users
@@ -43,14 +44,7 @@ from rocstar.sandbox.pool.event_loop_priority import PROGRAMS_NICE, raised_prior
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.service.admission import Admission, ReadinessProbe
 from rocstar.sandbox.service.metrics import ServiceMetrics
-from rocstar.sandbox.service.model_context.guard import (
-    BODY_S,
-    MAX_HELD_BYTES,
-    PATH,
-    McpGuard,
-    authenticated_owner,
-    error_response,
-)
+from rocstar.sandbox.service.model_context.guard import BODY_S, MAX_HELD_BYTES, PATH, McpGuard, error_response
 from rocstar.sandbox.service.model_context.tools import INSTRUCTIONS, NAME, SCHEME, McpTools, OwnerOf
 from rocstar.sandbox.service.serve import announce, chosen_flavours, raise_descriptor_limit
 from rocstar.sandbox.service.sessions import SessionTable
@@ -198,7 +192,9 @@ async def serve_http(
     )
     connections = ConnectionLimiter.shared(MAX_CONNECTIONS, owners, header_s=HEADER_S, idle_s=IDLE_S)
     try:
-        async with open_mcp_server(pool, max_sessions, owners, partial(authenticated_owner, owners)) as server:
+        async with open_mcp_server(
+            pool, max_sessions, owners, lambda headers: owners.find_owner(Headers(dict(headers or {}))) or ""
+        ) as server:
             server.streamable_http_app(
                 max_request_body_size=MAX_BODY_BYTES,
                 stateless_http=True,  # the SDK's own sessions, of which nothing is needed, are not by owner

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rocstar.train.algorithm.off_policy import (
     AFTER_TOOL,
     ELSEWHERE,
+    MASKED,
     Corrected,
     Correction,
     Gate,
@@ -136,13 +137,13 @@ def test_tokens_behind_tool_output_are_measured_apart(batch: Sequences) -> None:
     ):
         assert found.num_tokens(row) == len(chosen)
         if not chosen:
-            assert (found.kl(row), found.ratio_p99(row), found.masked_fraction(row)) == (0, 1, 0)
+            assert (found.kl(row), found.ratio_p99(row), found.mean(MASKED, row)) == (0, 1, 0)
             continue
         gaps = [rollout - old for old, rollout, _ in chosen]
         assert found.kl(row) == pytest.approx(math.fsum(gaps) / len(gaps), abs=1e-5)
         sure = [abs(g) for g in gaps if abs(abs(g) - math.log(2)) > 1e-4]
         masked = sum(g > math.log(2) for g in sure)
-        assert masked <= round(found.masked_fraction(row) * len(gaps)) <= masked + len(gaps) - len(sure)
+        assert masked <= round(found.mean(MASKED, row) * len(gaps)) <= masked + len(gaps) - len(sure)
 
 
 @given(gaps=st.lists(st.floats(-6.0, 6.0, width=32), min_size=1, max_size=300))

@@ -23,6 +23,7 @@ Source: BFCL v3, `multi_turn_checker.py`, `base_handler.py` and `eval_runner_hel
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
 
@@ -34,14 +35,14 @@ from rocstar.train.evaluation.benchmarks.bfcl.gold import gold, near_miss
 from rocstar.train.evaluation.benchmarks.bfcl.simulation import CallHung, MessageOutcome, Simulation
 
 
+@dataclass(frozen=True, slots=True)
 class SimulatedUser:
     """The counterpart of a task: a scripted user, and simulated objects that answer calls.
 
     Invariant: its answers depend only on the task and the turns so far.
     """
 
-    def __init__(self, simulation: Simulation | None = None) -> None:
-        self._simulation = simulation or Simulation()
+    simulation: Simulation = field(default_factory=Simulation)
 
     async def answer(
         self, task: Task, turns: Sequence[Turn], *, deadline: float | None
@@ -60,7 +61,7 @@ class SimulatedUser:
         number = len(turns[-1].calls)
         try:
             async with asyncio.timeout_at(deadline):
-                played = await self._simulation.play(task.meta, called, due=False)
+                played = await self.simulation.play(task.meta, called, due=False)
         except CallHung as hung:
             return (ToolResult(status=TIMED_OUT, is_error=True, text=f"TimeoutError: {hung}"),) * number
         return tuple(
@@ -69,11 +70,11 @@ class SimulatedUser:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class FunctionJudge:
     """Scores an attempt by the published rule: 1 if correct, else 0."""
 
-    def __init__(self, simulation: Simulation | None = None) -> None:
-        self._simulation = simulation or Simulation()
+    simulation: Simulation = field(default_factory=Simulation)
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         """Judge an attempt; actions of the policy are never Failed. ToolFailure if the simulated classes
@@ -104,7 +105,7 @@ class FunctionJudge:
         called = [[call for step in steps for call in step] for steps in messages]
         try:
             async with asyncio.timeout_at(deadline):
-                played = await self._simulation.play(meta, called, due=True)
+                played = await self.simulation.play(meta, called, due=True)
         except CallHung:
             return False, "simulation_hung"
         verdict = judge_conversation(messages, played)
