@@ -276,15 +276,11 @@ class _AddGated(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_TC: Tensor) -> tuple[Tensor, ...]:
         gate_TF, up_TF, weight_CF = ctx.saved_tensors
-        dgate_TF, dup_TF, gated_TF = _gated_gradients_(gate_TF, up_TF, grad_TC @ weight_CF)
+        grad_TF = grad_TC @ weight_CF
+        if layer_ops.take(gate_TF, up_TF, grad_TF):
+            dgate_TF, gated_TF = layer_ops.gated_grad_(gate_TF, up_TF, grad_TF)
+            return grad_TC, dgate_TF, grad_TF, grad_TC.T @ gated_TF
+        silu_TF = F.silu(gate_TF)
+        dgate_TF = torch.ops.aten.silu_backward(grad_TF * up_TF, gate_TF)
+        dup_TF, gated_TF = grad_TF.mul_(silu_TF), silu_TF.mul_(up_TF)
         return grad_TC, dgate_TF, dup_TF, grad_TC.T @ gated_TF
-
-
-def _gated_gradients_(gate: Tensor, up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of gate and up, and the product. Overwrites `grad`."""
-    if layer_ops.take(gate, up, grad):
-        dgate, product = layer_ops.gated_grad_(gate, up, grad)
-        return dgate, grad, product
-    silu = F.silu(gate)
-    dgate = torch.ops.aten.silu_backward(grad * up, gate)
-    return dgate, grad.mul_(silu), silu.mul_(up)

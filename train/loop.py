@@ -33,7 +33,7 @@ from rocstar.train.learner.checkpoint import source_kind
 from rocstar.train.learner.checkpoint_writer import Order
 from rocstar.train.learner.commands import LoadStart
 from rocstar.train.learner.learner import Learner
-from rocstar.train.learner.loss_stats import STOP_AFTER, STUCK, LossStats, report_paused_step, update_metrics
+from rocstar.train.learner.loss_stats import STOP_AFTER, STUCK, report_paused_step, update_metrics
 from rocstar.train.learner.settings import EntropyControl, loss_settings, off_policy_gate, stage_optimizer
 from rocstar.train.learner.token_stats_writer import TokenStatsPath
 from rocstar.train.recipe.config import Recipe
@@ -166,7 +166,10 @@ async def _learn(run: Run, step: int, updates: list[list[MicroBatch]]) -> dict[s
                 token_stats = TokenStatsPath(folder=run.journal.folder, step=step)
                 settings = loss_settings(run.recipe, step, alpha=run.entropy.alpha)
                 stats = await run.team.policy_step(updates, settings, run.bad_steps, token_stats)
-    note_gate(run, step, stats)
+    run.bad_steps = stats.bad_steps
+    if stats.is_paused:
+        bounds = off_policy_gate(run.recipe)
+        run.listeners.note(report_paused_step(run.directory, step, stats, bounds, run.decode))
     run.entropy = run.entropy.after(stats, run.recipe.rl)
     for problem in stats.unwritten:
         run.listeners.note(problem)
@@ -212,14 +215,6 @@ def prepare(
         wanted = min(rl.num_updates_per_batch, len(selection.kept))
         metrics["batch/empty_updates"] = float(wanted - len(updates))
     return selection, metrics, updates
-
-
-def note_gate(run: Run, step: int, stats: LossStats) -> None:
-    """Store the gate's count; report and dump a paused step."""
-    run.bad_steps = stats.bad_steps
-    if stats.is_paused:
-        bounds = off_policy_gate(run.recipe)
-        run.listeners.note(report_paused_step(run.directory, step, stats, bounds, run.decode))
 
 
 async def save(

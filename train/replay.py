@@ -33,7 +33,7 @@ from rocstar.train.learner.world import World, deterministic_torch, local_device
 from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.load import load_recipe
-from rocstar.train.record.metrics import Row, read_metrics
+from rocstar.train.record.metrics import read_metrics
 from rocstar.train.record.run_directory import CONFIG, METRICS, TRAJECTORIES, config_of
 from rocstar.train.tasks.chat_format import chat_format
 
@@ -100,7 +100,11 @@ class Replay:
 
 def replay(run_dir: Path, step: int) -> Replay:
     """Recompute step `step` of a run. ConfigError for a folder or a step that cannot be replayed."""
-    recipe, rows = _read_run(run_dir, step)
+    for name in (CONFIG, METRICS):
+        if not (run_dir / name).is_file():
+            raise ConfigError(f"{str(run_dir)!r} is not a run directory: it has no {name}; pass one")
+    rows = {row["step"]: row for row in read_metrics(run_dir / METRICS) if row["phase"] == "rl"}
+    recipe = load_recipe(config_of(run_dir, step))
     if step not in rows:
         known = f"1 to {max(rows)}" if rows else "none yet"
         raise ConfigError(f"run {str(run_dir)!r} has no RL step {step}; its steps are {known}")
@@ -147,15 +151,6 @@ def _learn_again(
         bad_steps, entropy = stats.bad_steps, entropy.after(stats, recipe.rl)
         losses[k] = update_metrics(stats).get("loss/policy")
     return losses
-
-
-def _read_run(run_dir: Path, step: int) -> tuple[Recipe, dict[int, Row]]:
-    """The recipe that a run had at a step, and its RL rows by step."""
-    for name in (CONFIG, METRICS):
-        if not (run_dir / name).is_file():
-            raise ConfigError(f"{str(run_dir)!r} is not a run directory: it has no {name}; pass one")
-    rows = read_metrics(run_dir / METRICS)
-    return load_recipe(config_of(run_dir, step)), {row["step"]: row for row in rows if row["phase"] == "rl"}
 
 
 def _recorded(run_dir: Path, step: int) -> Selection:

@@ -159,7 +159,9 @@ class MessageGraph:
         if parent is not None:
             tail = request.messages[last + 1 :]
             try:
-                context = self._boundary_ids(parent, tail, request.functions)
+                chat, ids = self._chat, self.nodes[parent].generation.ids
+                closing = [] if ids and ids[-1] == chat.stop_id else [chat.stop_id]  # of a turn that a limit cut
+                context = [*closing, *chat.suffix_ids(template_messages(tail), request.functions)]
             except ChatError:
                 parent, reason = None, "template_rewrites"
         if parent is None:
@@ -216,12 +218,6 @@ class MessageGraph:
         node = self.nodes[index]
         echoed = messages[node.num_messages - 1].reasoning.strip()
         return not echoed or echoed == node.message.reasoning.strip()
-
-    def _boundary_ids(self, parent: int, tail: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Ids from behind the parent's last one over `tail`. A turn that a limit cut is closed first."""
-        chat, ids = self._chat, self.nodes[parent].generation.ids
-        closing = [] if ids and ids[-1] == chat.stop_id else [chat.stop_id]
-        return [*closing, *chat.suffix_ids(template_messages(tail), functions)]
 
     def num_new_chars(self, request: Request) -> int:
         """Return the length of the texts that the latest request did not have."""

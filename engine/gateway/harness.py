@@ -10,6 +10,7 @@ results the tool messages of later requests.
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from rocstar.engine.gateway.endpoint import Gateway
@@ -27,13 +28,13 @@ Solve = Callable[[Task, AgentClient], Awaitable[Given]]
 """An agent: works on a task with the model at the client's address. Raises AgentFailure."""
 
 
+@dataclass(frozen=True, slots=True)
 class GatewayHarness:
     """Runs an agent on each task, with a session of the gateway for the attempt."""
 
-    def __init__(
-        self, gateway: Gateway, solve: Solve, open_session: Callable[..., AgentSession] = AgentSession
-    ) -> None:
-        self._gateway, self._solve, self._open_session = gateway, solve, open_session
+    gateway: Gateway
+    solve: Solve
+    open_session: Callable[..., AgentSession] = AgentSession
 
     async def converse(self, agent: Agent, draft: Draft) -> None:
         """Let the agent work until it ends, its clock does, or it has failed behind a limit.
@@ -42,13 +43,13 @@ class GatewayHarness:
             AgentFailure: it failed before a limit, or asked for nothing.
             InferenceError: the engine failed, whatever the agent made of it.
         """
-        gateway, clock = self._gateway, draft.clock
+        gateway, clock = self.gateway, draft.clock
 
         def deadline() -> float | None:
             clock.sign()  # a request is a sign of life
             return clock.latest
 
-        session = self._open_session(agent, draft.key, max_context=gateway.max_context, deadline=deadline)
+        session = self.open_session(agent, draft.key, max_context=gateway.max_context, deadline=deadline)
         secret = gateway.sessions.open(session)
         client = AgentClient(url=gateway.url, api_key=secret, model=gateway.model)
         failure: AgentFailure | InferenceError | None = None
@@ -56,7 +57,7 @@ class GatewayHarness:
         start = asyncio.get_running_loop().call_later(agent.limits.timeout_s, clock.start)
         try:
             async with clock.waiting(draft.name, "its agent", kind="tool"):
-                draft.given = await self._solve(draft.task, client)
+                draft.given = await self.solve(draft.task, client)
         except AgentFailure as error:
             failure = error
         finally:

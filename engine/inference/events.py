@@ -45,9 +45,15 @@ class EventLines:
         found: list[bytes] = []
         *ended, rest = ENDS.split(data)
         for piece in ended:
-            self._line.append(piece)
-            self._take(b"".join(self._line), found)
+            line = b"".join([*self._line, piece])
             self._line.clear()
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                self._data.append(value.removeprefix(b" "))
+            elif not line and self._data:
+                found.append(b"\n".join(self._data))
+                self._data.clear()
+                self._held = 0
         self._line += [rest] if rest else []
         self._held += len(data)
         if not self._line and not self._data:
@@ -55,15 +61,6 @@ class EventLines:
         elif self._held > self._max_bytes:
             raise ValueError(f"an event of more than {self._max_bytes} bytes")
         return found
-
-    def _take(self, line: bytes, found: list[bytes]) -> None:
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            self._data.append(value.removeprefix(b" "))
-        elif not line and self._data:
-            found.append(b"\n".join(self._data))
-            self._data.clear()
-            self._held = 0
 
 
 async def read_events(

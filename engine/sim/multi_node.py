@@ -86,7 +86,11 @@ class MultiNodeScheduler:
             case ReplicaUp():
                 return self._up(event)
             case LoadSeen():
-                return self._seen(event)
+                assert self._grants is not None
+                node = event.replica // self._per_node
+                self._used[node][event.replica] = event.used_tokens
+                self._grants.seen(str(node), sum(self._used[node].values()))
+                return self._nodes[node].handle(event) + self._granted()
             case Submitted():
                 return self._submit(event)
             case ReplicaDown():
@@ -106,13 +110,6 @@ class MultiNodeScheduler:
             self._grants = Grants("0", home_tokens=total, fill=self._levels.fill)
         self._grants.up(str(node), total)
         return self._nodes[node].handle(event)
-
-    def _seen(self, event: LoadSeen) -> list[Command]:
-        assert self._grants is not None
-        node = event.replica // self._per_node
-        self._used[node][event.replica] = event.used_tokens
-        self._grants.seen(str(node), sum(self._used[node].values()))
-        return self._nodes[node].handle(event) + self._granted()
 
     def _submit(self, event: Submitted) -> list[Command]:
         assert self._grants is not None

@@ -117,7 +117,11 @@ class RedisWorker:
         """Run calls until `stop`."""
         try:
             await self._connection.open(self._patience_s)
-            await self._start()
+            try:
+                self._server_minus_loop_s = await self._redis.server_s() - asyncio.get_running_loop().time()
+            except REDIS_ERRORS as error:
+                self._connection.failed("start", error)
+                raise self._connection.error(0.0) from None
             async with asyncio.TaskGroup() as group:
                 self._tasks = group
                 upkeep = (self._heartbeat, self._pending.store, self._forget_consumers)
@@ -152,14 +156,6 @@ class RedisWorker:
         if (down_s := self._connection.down_s()) > self._patience_s:
             self._given_up = self._connection.error(down_s)
             self._stopping.set()
-
-    async def _start(self) -> None:
-        """Measure the offset of Redis's clock."""
-        try:
-            self._server_minus_loop_s = await self._redis.server_s() - asyncio.get_running_loop().time()
-        except REDIS_ERRORS as error:
-            self._connection.failed("start", error)
-            raise self._connection.error(0.0) from None
 
     async def _pull(self) -> None:
         await self._room.wait()

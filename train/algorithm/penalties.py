@@ -41,10 +41,6 @@ class Penalties:
         if self.buffer and not 0 < self.buffer < self.limit:
             raise ValueError(f"need 0 < buffer < limit, got buffer={self.buffer}, limit={self.limit}")
 
-    @property
-    def are_off(self) -> bool:
-        return not (self.length or self.turns or self.buffer)
-
     def of(self, samples_G: Sequence[Sample]) -> list[float]:
         """Return the penalty of each sibling, at least 0. A group without tokens loses nothing by length."""
         mean = max(0.0, fsum(sample.reward for sample in samples_G) / max(1, len(samples_G)))

@@ -45,7 +45,11 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, w
         )
     if options.resume and options.out is None:
         raise ConfigError("--resume needs --out DIR, the folder of the evaluation")
-    recipe = build_recipe(options, rest)
+    if options.path is not None and len(options.set) != 1:
+        raise ConfigError("--path is the copy of one set. Pass exactly one --set NAME.")
+    path = options.path or ""
+    sets = ", ".join(f"{{ set = {json.dumps(name)}, path = {json.dumps(path)} }}" for name in options.set)
+    recipe = recipe_of(options.recipe, options.model, [*([f"--eval=[{sets}]"] if options.set else []), *rest])
     if not options.dry_run:
         return _evaluate(options, recipe, loading, write_page)
     from rocstar.train.evaluation.benchmarks.registry import load_tasks_of
@@ -54,16 +58,6 @@ def run(options: argparse.Namespace, rest: Sequence[str], *, loading: Loading, w
     return dry_run_alone(
         recipe, options.model, evaluates=True, out=options.out, as_json=options.json, built_in=load_tasks_of
     )
-
-
-def build_recipe(options: argparse.Namespace, rest: Sequence[str]) -> Recipe:
-    """Return the recipe with the sets of the command line."""
-    if options.path is not None and len(options.set) != 1:
-        raise ConfigError("--path is the copy of one set. Pass exactly one --set NAME.")
-    path = options.path or ""
-    sets = ", ".join(f"{{ set = {json.dumps(name)}, path = {json.dumps(path)} }}" for name in options.set)
-    overrides = [*([f"--eval=[{sets}]"] if options.set else []), *rest]
-    return recipe_of(options.recipe, options.model, overrides)
 
 
 def _evaluate(options: argparse.Namespace, recipe: Recipe, loading: Loading, write_page: PageWriter) -> int:

@@ -98,7 +98,7 @@ def select(
     penalties = Penalties(
         length=config.length_penalty, turns=config.turn_penalty, buffer=config.overlong_buffer, limit=limit
     )
-    if penalties.are_off:
+    if not (penalties.length or penalties.turns or penalties.buffer):
         advantages: Sequence[Sequence[Advantage]] = estimate(config.advantage, samples)
     else:
         given = estimate(config.advantage, [penalties.applied(group) for group in samples])

@@ -26,7 +26,7 @@ from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 from rocstar.train.recipe.paths import missing_path_hint
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    pass
 
 
 _FAMILIES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
@@ -38,16 +38,6 @@ SHAPES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     if f"{size}{variant}" not in entry.get("absent", ())
 }
 """model_type and fields of its configuration, by hub name."""
-
-
-def known_config(path: str) -> PreTrainedConfig | None:
-    """The configuration of a hub name that is listed in models.toml, or None."""
-    if path not in SHAPES:
-        return None
-    kind, fields = SHAPES[path]
-    make: Any = AutoConfig  # transformers has no types for it
-    found: PreTrainedConfig = make.for_model(kind, **fields)
-    return found
 
 
 GB = 1e9
@@ -112,9 +102,14 @@ def model_without_weights(config: ModelConfig) -> PreTrainedModel:
     if config.path == "scratch":
         with torch.device("meta"):  # counts need no weights: those of 4B parameters take a minute
             return build_model(config.scratch, config.scratch.vocab_size, seed=0)
-    build: Any = AutoModelForCausalLM  # transformers has no types for it
+    make: Any = AutoConfig  # transformers has no types for these two
+    build: Any = AutoModelForCausalLM
     try:
-        found = known_config(config.path) or AutoConfig.from_pretrained(config.path, local_files_only=True)
+        if config.path in SHAPES:
+            kind, fields = SHAPES[config.path]
+            found = make.for_model(kind, **fields)
+        else:
+            found = make.from_pretrained(config.path, local_files_only=True)
         with torch.device("meta"):
             model: PreTrainedModel = build.from_config(found, dtype=torch.float32)
     except (OSError, ValueError):

@@ -90,7 +90,9 @@ def _attention(
         out = attention.attend(own.layer_idx, q, k, v, own.scaling)
     else:
         out = attention.attend_kept(q, k, v, own.scaling)
-    return _add_linear(hidden_TC, out.flatten(1), own.o_proj)
+    if is_frozen(own.o_proj):
+        return add_adapted(hidden_TC, out.flatten(1), own.o_proj)
+    return _with_bias(layers.add_linear(hidden_TC, out.flatten(1), own.o_proj.weight), own.o_proj)
 
 
 def _mlp(layer: Any, hidden_TC: Tensor) -> Tensor:
@@ -124,12 +126,6 @@ def _norm_project(norm: Any, x: Tensor, *linears: Any) -> tuple[Tensor, ...]:
         return x, *_project(_normalise(norm, x), *linears)
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
     return layers.norm_linears(x, norm.weight, norm.variance_epsilon, weights, biases)
-
-
-def _add_linear(residual: Tensor, x: Tensor, linear: Any) -> Tensor:
-    if is_frozen(linear):
-        return add_adapted(residual, x, linear)
-    return _with_bias(layers.add_linear(residual, x, linear.weight), linear)
 
 
 def _with_bias(out: Tensor, linear: Any) -> Tensor:

@@ -52,7 +52,12 @@ class PolicyModel:
         attention.install(model)
         model.only_kept = packed_layers.install(model)  # type: ignore[assignment]
         if runs_again(model):
-            _wrap_layers(model)
+            any_model: Any = model  # transformers has no types for it
+            # Inside the layer's hooks, and once, however many `PolicyModel`s it has. Not the last layer: backward
+            # begins there and needs its activations at once.
+            for layer in any_model.get_decoder().layers[:-1]:
+                if not isinstance(layer.forward, partial):
+                    layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
         self.model, self.device = model, next(model.parameters()).device
         attention.choose_attention_backends(self.device)
         model.rows_to_head = MethodType(_rows_to_head, model)  # type: ignore[assignment]
@@ -142,14 +147,3 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
 def runs_again(model: PreTrainedModel) -> bool:
     """Whether `checkpoint_activations` was called for the model."""
     return getattr(model, "runs_layers_again", False)
-
-
-def _wrap_layers(model: PreTrainedModel) -> None:
-    """Checkpoint the forward of each layer, inside its hooks; once, however many `PolicyModel`s it has.
-
-    Not the last layer: backward begins there and needs its activations at once.
-    """
-    any_model: Any = model  # transformers has no types for it
-    for layer in any_model.get_decoder().layers[:-1]:
-        if not isinstance(layer.forward, partial):
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)

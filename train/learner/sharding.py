@@ -21,7 +21,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from rocstar.engine.progress.progress import working
 from rocstar.train.learner import activations, adapters
 from rocstar.train.learner.adapters import has_adapters
-from rocstar.train.learner.claims import UNUSABLE, StoredTensor
+from rocstar.train.learner.claims import UNUSABLE
 from rocstar.train.learner.model_io import DTYPES, check_finite, checked_folder, is_finite, load_model
 from rocstar.train.learner.policy_model import check_head, checkpoint_activations
 from rocstar.train.learner.world import World, collective_backend, local_device
@@ -76,8 +76,9 @@ def load_shards(path: str, parted: Parted) -> PreTrainedModel | None:
     buffers = _buffers(model)
     if buffers is None or type(any_model.get_output_embeddings()) is not nn.Linear:
         return None
-    if not all(_fits(tensors.get(name), p) for name, p in model.named_parameters()):
-        return None
+    for name, parameter in model.named_parameters():
+        if not parameter.ndim or name not in tensors or tensors[name].shape != tuple(parameter.shape):
+            return None
     with working(f"reading this rank's part of {path}"):
         any_model.eval()  # as a loaded model is
         parted(model)
@@ -92,10 +93,6 @@ def load_shards(path: str, parted: Parted) -> PreTrainedModel | None:
                         bad.append(name)
         check_finite(path, bad)
     return model
-
-
-def _fits(there: StoredTensor | None, parameter: Tensor) -> bool:
-    return there is not None and parameter.ndim > 0 and there.shape == tuple(parameter.shape)
 
 
 def _fill(parameter: Tensor, rows: Any) -> bool:

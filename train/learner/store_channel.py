@@ -8,6 +8,7 @@ last message, as long as each lives and at most REPLY_S. torchrun itself does no
 of another node's process.
 """
 
+import contextlib
 import json
 import math
 import threading
@@ -97,24 +98,16 @@ class Heart:
         pulse = Pulse(began := self._clock())
         while True:
             try:
-                self._store.wait([key], timedelta(seconds=self._beat_s))
-                return
-            except any_dist.DistStoreError:  # not yet
-                pass
-            except any_dist.DistError as error:
-                raise _unreached(error) from None
-            try:
+                with contextlib.suppress(any_dist.DistStoreError):  # not yet
+                    self._store.wait([key], timedelta(seconds=self._beat_s))
+                    return
                 silence_s = pulse.silence_s(self._store.add(f"{self._name}/beat", 0), self._clock())
             except any_dist.DistError as error:
-                raise _unreached(error) from None
+                raise Silent(f"the store cannot be reached: {error}") from None
             if silence_s >= self._silent_s:
                 raise Silent(f"it has not shown life for {silence_s:.0f} s")
             if self._clock() >= until:
                 raise Silent(f"it lives, and has not answered for {self._clock() - began:.0f} s")
-
-
-def _unreached(error: Exception) -> Silent:
-    return Silent(f"the store cannot be reached: {error}")
 
 
 class Leader:

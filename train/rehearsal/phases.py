@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.utils import checkpoint as torch_checkpoint
 from transformers import PreTrainedModel
@@ -100,16 +100,6 @@ def local(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor."""
     part: Tensor = getattr(tensor, "_local_tensor", tensor)
     return part
-
-
-def book_gradients(model: nn.Module, tracker: MemoryTracker) -> None:
-    """Without FSDP autograd hands every parameter its gradient: book it when it does."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and not hasattr(parameter, "_local_tensor"):
-            any_parameter: Any = parameter  # torch has no types for its hooks
-            any_parameter.register_post_accumulate_grad_hook(
-                lambda p: tracker.file([p.grad] if p.grad is not None else [], Category.gradients)
-            )
 
 
 PROMPT = 24
@@ -214,7 +204,12 @@ class RehearsalLearner:
             """The start policy of rl.start_kl_every."""
         head_dtype = HEAD_DTYPES[recipe.model.head_dtype]
         self.learner = Learner(model, world_size=world.size, head_dtype=head_dtype)
-        book_gradients(model, gpu.tracker)
+        for parameter in model.parameters():  # without FSDP autograd hands it its gradient: book it then
+            if parameter.requires_grad and not hasattr(parameter, "_local_tensor"):
+                any_parameter: Any = parameter  # torch has no types for its hooks
+                any_parameter.register_post_accumulate_grad_hook(
+                    lambda p: gpu.tracker.file([p.grad] if p.grad is not None else [], Category.gradients)
+                )
 
     def sft(self, micros: Sequence[MicroBatch]) -> None:
         """One step of the cold start."""

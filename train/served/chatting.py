@@ -155,19 +155,16 @@ def solved_question(target: Path) -> str | None:
         return None
     for path in sorted((run / TRAJECTORIES).glob(f"step_*{FRAMES}"), reverse=True):
         try:
-            return _solved_in(StepFile(path))
+            step = StepFile(path)
+            rows = step.rows
+            found = rows["is_correct"] & (rows["tool_calls"] > 0) & (rows["tool_errors"] == 0) & ~rows["hidden"]
+            for row in np.flatnonzero(found)[:MAX_READ].tolist():
+                question = str(step.record(row)["task"]["question"]).strip()
+                if len(question) <= MAX_CHARS and question.isprintable():
+                    return question
+            return None
         except (RecordError, OSError):  # not judged yet, or not whole: the step before it
             continue
-    return None
-
-
-def _solved_in(step: StepFile) -> str | None:
-    rows = step.rows
-    found = rows["is_correct"] & (rows["tool_calls"] > 0) & (rows["tool_errors"] == 0) & ~rows["hidden"]
-    for row in np.flatnonzero(found)[:MAX_READ].tolist():
-        question = str(step.record(row)["task"]["question"]).strip()
-        if len(question) <= MAX_CHARS and question.isprintable():
-            return question
     return None
 
 

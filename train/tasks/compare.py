@@ -116,12 +116,9 @@ def unreadable_truths(tasks: Sequence[Task]) -> list[str]:
 
 
 def _is_read(form: forms.Form) -> bool:
-    if form.kind is forms.Kind.leaf:
-        return _is_read_leaf(form.text)
-    return form.kind is not forms.Kind.no_answer and all(map(_is_read, form.parts))
-
-
-def _is_read_leaf(text: str) -> bool:
+    if form.kind is not forms.Kind.leaf:
+        return form.kind is not forms.Kind.no_answer and all(map(_is_read, form.parts))
+    text = form.text
     if read_number(text) or read_scientific(text) or read_decimal_comma(text):
         return True
     if is_words(text):

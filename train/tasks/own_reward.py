@@ -81,11 +81,11 @@ def make_judge(config: RewardConfig, sandbox: Sandbox) -> Judge:
     return FunctionReward(config, sandbox)
 
 
+@dataclass(frozen=True, slots=True)
 class AgentReward:
     """Scores by the number that a foreign agent gave; with a judge by the sum of both, and correct by the judge."""
 
-    def __init__(self, judge: Judge | None) -> None:
-        self._judge = judge
+    judge: Judge | None
 
     async def score(self, attempt: Attempt, *, deadline: float | None) -> Outcome:
         number = attempt.given.reward if attempt.given is not None else None
@@ -94,7 +94,7 @@ class AgentReward:
         given = as_reward(number or 0.0)
         is_correct = given.is_correct and not attempt.is_truncated
         own = Scored(reward=given.value, method="program", is_correct=is_correct)
-        judged = own if self._judge is None else await self._judge.score(attempt, deadline=deadline)
+        judged = own if self.judge is None else await self.judge.score(attempt, deadline=deadline)
         if judged is own or isinstance(judged, Failed):
             return judged
         return replace(judged, reward=judged.reward + own.reward)

@@ -125,7 +125,12 @@ async def _serve(options: argparse.Namespace, owners: Owners) -> int:
         if options.http:
             return await serve_http(pool, options.max_sessions, owners, bind(parse_address(options)))
         async with open_mcp_server(pool, options.max_sessions, Owners(), lambda headers: "") as server:
-            return await _serve_stdio(server)
+            with StopSignals().installed() as signals, interruptible_stdin() as end_input:
+                stopping = asyncio.create_task(signals.stop.wait())
+                stopping.add_done_callback(lambda _: end_input())
+                await server.run_stdio_async()
+                stopping.cancel()
+            return _exit_status(signals)
 
 
 @asynccontextmanager
@@ -165,16 +170,6 @@ async def _reject_prompts(
     if ctx.method == "prompts/get":
         raise MCPError(code=INVALID_PARAMS, message="this server has no prompts")
     return await call_next(ctx)
-
-
-async def _serve_stdio(server: "MCPServer[None]") -> int:
-    """Serve over standard input and output until the input ends or a signal comes. Return the exit status."""
-    with StopSignals().installed() as signals, interruptible_stdin() as end_input:
-        stopping = asyncio.create_task(signals.stop.wait())
-        stopping.add_done_callback(lambda _: end_input())
-        await server.run_stdio_async()
-        stopping.cancel()
-    return _exit_status(signals)
 
 
 def _exit_status(signals: StopSignals) -> int:

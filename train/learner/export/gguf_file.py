@@ -83,7 +83,9 @@ def write_gguf(source: ExportSource, path: Path) -> int:
     import gguf
     import numpy as np
 
-    stored, num_layers = _stored(source), int(source.config["num_hidden_layers"])
+    unwritten = "lm_head.weight" if source.config.get("tie_word_embeddings") else None
+    written = [one for one in source.checked.tensors.values() if one.name != unwritten]
+    stored, num_layers = sorted(written, key=attrgetter("file", "name")), int(source.config["num_hidden_layers"])
     names = gguf_names([one.name for one in stored], source.config["model_type"], num_layers)
     arch = gguf.MODEL_ARCH[ARCHITECTURES[source.config["model_type"]]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
@@ -164,13 +166,6 @@ def _write_tokenizer(source: ExportSource, writer: Any) -> None:
     writer.add_add_bos_token(False)
     if (template := source.template) is not None:
         writer.add_chat_template(template)
-
-
-def _stored(source: ExportSource) -> list[StoredTensor]:
-    """The tensors that are written, in order; a tied head is not."""
-    is_tied = bool(source.config.get("tie_word_embeddings"))
-    written = [one for one in source.checked.tensors.values() if not (is_tied and one.name == "lm_head.weight")]
-    return sorted(written, key=attrgetter("file", "name"))
 
 
 def _tensors(source: ExportSource, stored: Iterable[StoredTensor]) -> Iterator[Any]:

@@ -107,7 +107,13 @@ def analyse(source: AnalysisSource, *, number: int, window: int, seed: int) -> A
             mismatch.add(trajectory, scores)
             num_turns += len(turns)
             num_short_turns += sum(len(turn.ids) <= window for turn in turns)
-            _keep(shown, trajectory, turns, scores.entropy_N, top_N)
+            leads = {turn.lead for turn in turns}
+            why = KINDS[1 if Lead.error in leads else 0 if Lead.ok in leads else 2]
+            if len(shown[why]) < SHOWN_EACH and len(trajectory.ids) <= MAX_SHOWN_TOKENS:
+                one = ShownTrajectory(
+                    trajectory=trajectory, why=why, turns=turns, entropy_N=scores.entropy_N, top_N=top_N
+                )
+                shown[why].append(one)
             work.done += 1
     draws_BM = estimates.draw_tasks(tally.num_tasks, np.random.default_rng(seed))
     tokens, _, nats = tally.by_class.sum((1, 2)).tolist()
@@ -138,19 +144,3 @@ def _scored(
     trajectories = read_chosen(source.file, rows)
     while part := list(itertools.islice(trajectories, AT_A_TIME)):
         yield from zip(part, scorer.score(part, temperature=source.temperature), strict=True)
-
-
-def _keep(
-    shown: dict[str, list[ShownTrajectory]],
-    trajectory: Trajectory,
-    turns: list[TurnTokens],
-    entropy_N: Floats,
-    top_N: Floats,
-) -> None:
-    """Keep the trajectory if it is one of the first few of its kind."""
-    leads = {turn.lead for turn in turns}
-    why = KINDS[1 if Lead.error in leads else 0 if Lead.ok in leads else 2]
-    if len(shown[why]) < SHOWN_EACH and len(trajectory.ids) <= MAX_SHOWN_TOKENS:
-        shown[why].append(
-            ShownTrajectory(trajectory=trajectory, why=why, turns=turns, entropy_N=entropy_N, top_N=top_N)
-        )

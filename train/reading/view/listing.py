@@ -308,18 +308,16 @@ class Listing:
         start = self._end()
         end = start + len(rows)
         if end > len(self._table):
-            self._make_room(end + end // SPARE)
+            num = end + end // SPARE
+            try:
+                self._table.resize(num)  # in place or by remapping pages, without a second copy
+            except ValueError:  # a view of the rows exists
+                table = np.zeros(num, LISTED)
+                table[: len(self._table)] = self._table
+                self._table = table
         self._table[start:end] = rows
         self._table["file"][start:end] = number
         self._read[path] = _FileRows(stamp, start, end, problem)
-
-    def _make_room(self, num: int) -> None:
-        try:
-            self._table.resize(num)  # in place or by remapping pages, without a second copy
-        except ValueError:  # a view of the rows exists
-            table = np.zeros(num, LISTED)
-            table[: len(self._table)] = self._table
-            self._table = table
 
     def _listed(self, records: OpenRecords) -> npt.NDArray[Any]:
         """The rows of a file; `file` is filled in later."""

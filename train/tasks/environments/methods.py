@@ -110,7 +110,10 @@ class MethodTool(Tool):
 
     def __init__(self, function: Mapping[str, Any], episode: MethodsEpisode) -> None:
         self.name, self.description = function["name"], function["description"]
-        self.parameters = _with_nulls(function["parameters"])
+        # `nullable` of transformers is no word of JSON schemas: the field's schema is a choice of types.
+        fields = function["parameters"]["properties"].items()
+        made = {k: {"anyOf": [v, {"type": "null"}]} if v.get("nullable") else v for k, v in fields}
+        self.parameters = {**function["parameters"], "properties": made}
         self.shared, self._episode = "environment", episode
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
@@ -144,12 +147,3 @@ def _schema(method: Callable[..., Any]) -> Mapping[str, Any]:
     if problem := check_parameters(schema["function"]["parameters"]):
         raise ConfigError(f"the method {method.__name__!r}: {problem}")
     return schema
-
-
-def _with_nulls(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema with `nullable` of transformers, which is no word of JSON schemas, as a choice of types."""
-    fields = parameters["properties"].items()
-    return {
-        **parameters,
-        "properties": {k: {"anyOf": [v, {"type": "null"}]} if v.get("nullable") else v for k, v in fields},
-    }
