@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.data_config import SEEDS, DataConfig
 from rocstar.train.recipe.model_config import QUESTION
-from rocstar.train.recipe.paths import is_reference
+from rocstar.train.recipe.paths import check_kind
 from rocstar.train.recipe.section import Expert, Seconds, Section, Tokens, Turns, Unit
 
 KINDS = ("openenv", "reasoning_gym", "textarena", "verifiers")
@@ -22,7 +23,7 @@ class EnvironmentConfig(Section):
     Stages without data of their own take the tasks of all environments, mixed by weight.
     """
 
-    kind: Expert[str] = Field(
+    kind: Expert[Annotated[str, AfterValidator(partial(check_kind, "environment", KINDS))]] = Field(
         description="'module:Class' (of TRL's environment_factory protocol; beside the recipe or on sys.path), "
         "openenv, verifiers, textarena, or reasoning_gym (the recipe's tools and reward)"
     )
@@ -52,13 +53,6 @@ class EnvironmentConfig(Section):
     def label(self) -> str:
         """Return its name in data.environment and metrics."""
         return self.name or self.kind.rpartition(":")[2]
-
-    @field_validator("kind")
-    @classmethod
-    def _is_known(cls, kind: str) -> str:
-        if kind in KINDS or is_reference(kind):
-            return kind
-        raise ValueError(f"environment {kind!r} is not known; {suggest(kind, (*KINDS, 'module:Class'))}")
 
     @model_validator(mode="after")
     def _tasks_are_its_own(self) -> EnvironmentConfig:

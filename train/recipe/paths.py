@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocstar.sandbox.command_line import suggest
 from rocstar.train.recipe.named_tasks import Place, table_at, task_places
 
 CODE_FIELDS: tuple[Place, ...] = (
@@ -80,6 +81,13 @@ def is_reference(value: str) -> bool:
     """Say whether a value has the form "module:Name"."""
     module, _, name = value.rpartition(":")
     return bool(module) and name.isidentifier()
+
+
+def check_kind(what: str, known: tuple[str, ...], kind: str) -> str:
+    """Return a kind that is known or has the form "module:Class"; ValueError for another."""
+    if kind in known or is_reference(kind):
+        return kind
+    raise ValueError(f"{what} {kind!r} is not known; {suggest(kind, (*known, 'module:Class'))}")
 
 
 def code_at(spec: str, folder: Path) -> str:

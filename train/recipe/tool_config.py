@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from rocstar.sandbox.command_line import suggest
-from rocstar.train.recipe.paths import is_reference
+from rocstar.train.recipe.paths import check_kind
 from rocstar.train.recipe.section import Expert, Seconds, Section, Tokens, Unit
 
 BUILT_IN = ("python", "jupyter")
@@ -20,7 +20,7 @@ MCP = "mcp"
 class ToolChoice(Section):
     """One tool; in short: tools = ["python", "module:Class"]."""
 
-    kind: str = Field(
+    kind: Annotated[str, AfterValidator(partial(check_kind, "tool", (*BUILT_IN, MCP)))] = Field(
         description="python (a program per call), jupyter (cells of one live interpreter per trajectory), mcp "
         "(the tools of a server), or 'module:Class', a custom tool: a module on sys.path or beside the recipe"
     )
@@ -32,13 +32,6 @@ class ToolChoice(Section):
     @classmethod
     def _by_its_kind_alone(cls, raw: Any) -> Any:
         return {"kind": raw} if isinstance(raw, str) else raw
-
-    @field_validator("kind")
-    @classmethod
-    def _is_known(cls, kind: str) -> str:
-        if kind in (*BUILT_IN, MCP) or is_reference(kind):
-            return kind
-        raise ValueError(f"tool {kind!r} is not known; {suggest(kind, (*BUILT_IN, MCP, 'module:Class'))}")
 
     @model_validator(mode="after")
     def _programs_take_no_args(self) -> ToolChoice:

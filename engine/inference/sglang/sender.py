@@ -21,6 +21,7 @@ import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from rocstar.engine.inference.base import InferenceError
@@ -141,10 +142,7 @@ class WeightSender:
         """Send by broadcast if there is one, then by disk to those where it failed; what failed twice is in
         `failures`."""
         left = list(engines)
-
-        async def verify(engine: SGLangEngine) -> None:
-            await _verify(engine, expected.get(engine), version)
-
+        verify = partial(_verify, expected=expected, version=version)
         if self._backend is not None and isinstance(source, LiveWeights | WeightStream) and left:
             missed: Failures = {}
             expected |= await self._broadcast(version, source, left, missed)
@@ -268,10 +266,10 @@ async def _continue(engine: SGLangEngine) -> None:
     await engine.api.post("/continue_generation", {})
 
 
-async def _verify(engine: SGLangEngine, expected: dict[str, str] | None, version: int) -> None:
-    reported = await engine.read_checksums()
-    if expected is not None:
-        wrong = differences(expected, reported)
+async def _verify(engine: SGLangEngine, *, expected: Expected, version: int) -> None:
+    reported, wanted = await engine.read_checksums(), expected.get(engine)
+    if wanted is not None:
+        wrong = differences(wanted, reported)
         if wrong:
             detail = f"{len(wrong)} of {len(reported)} tensors are not version {version}'s, {wrong[0]} first"
             raise InferenceError("wrong_weights", detail, retryable=True)

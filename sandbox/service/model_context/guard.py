@@ -115,7 +115,11 @@ class McpGuard:
         try:
             if request.path in PROBES:
                 return await self._probe_response(request)
-            request.owner = self._owner_of(request)
+            request.owner = authenticate(self.owners, request.headers, request.headers.get("Host", ""))
+            if not self.owners:
+                run_name(request.headers)
+            if request.path.rstrip("/") != PATH:
+                raise RequestError(f"there is {PATH} and nothing else", status=404)
             self.connections.begin_request(request.protocol, request.owner)
             if request.headers.get("Expect"):
                 self.body_reader.check_head(request)
@@ -147,15 +151,6 @@ class McpGuard:
             return web.json_response({"status": "ok"})
         is_ready = not await self.readiness.problem()
         return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
-
-    def _owner_of(self, request: HttpRequest) -> str:
-        """Return the owner of a request to the SDK's application. Raises RequestError."""
-        owner = authenticate(self.owners, request.headers, request.headers.get("Host", ""))
-        if not self.owners:
-            run_name(request.headers)
-        if request.path.rstrip("/") != PATH:
-            raise RequestError(f"there is {PATH} and nothing else", status=404)
-        return owner
 
 
 async def forward(app: ASGIApp, request: HttpRequest, body: bytes, texts: LongTexts) -> web.StreamResponse:

@@ -238,7 +238,10 @@ def _matches(listing: Listing, word: str) -> Mask:
 
 def _compared(listing: Listing, column: str, sign: str, text: str) -> Mask:
     if column == "task" and sign == "=":
-        return np.asarray(listing.rows["task"] == _task(text))
+        try:
+            return np.asarray(listing.rows["task"] == int(text, 16))
+        except ValueError:
+            raise ConfigError(f"task={text}: give the number that a link has, or task:NAME") from None
     if column == "family" and sign in ("=", "!="):
         wanted = [number for number, name in enumerate(listing.families) if name == text]
         held = np.isin(listing.rows["family"], np.array(wanted, "u1"))
@@ -250,13 +253,6 @@ def _compared(listing: Listing, column: str, sign: str, text: str) -> Mask:
     except ValueError:
         raise ConfigError(f"{column}{sign}{text}: {text!r} is no number") from None
     return np.asarray(_COMPARED[sign](_numbers(listing, column), value))
-
-
-def _task(text: str) -> int:
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise ConfigError(f"task={text}: give the number that a link has, or task:NAME") from None
 
 
 def _numbers(listing: Listing, column: str) -> npt.NDArray[Any]:
