@@ -18,8 +18,8 @@ from .vendors import CONTEXT, NAME, Running
 DROPPED = {"id", "created", "timings", "system_fingerprint", "metadata"}
 PIECES_KEPT = 10
 """Of a stream: the first ones, and as many at its end."""
-
-
+SCORING = {"model": NAME, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1.0}
+"""What a teacher is asked for (`train/groups/teacher_scores.py`)."""
 TURN = "<|im_start|>user\nSay only: OK<|im_end|>\n<|im_start|>assistant\n"
 """A prompt behind which SmolLM2 soon ends its turn."""
 
@@ -45,6 +45,8 @@ async def play(server: Running, codec: Tokenizer, ids: Sequence[int]) -> list[di
         ("other_model", cut | {"model": "nobody"}),
         ("too_long", cut | {"prompt": (list(ids) * CONTEXT)[: CONTEXT + 8]}),
         ("bad_field", cut | {"max_tokens": "many"}),
+        ("scored", {**SCORING, "prompt": [1, *ids, 2]}),
+        ("scored_too_long", {**SCORING, "prompt": (list(ids) * CONTEXT)[: CONTEXT + 8]}),
     ):
         kept.append({"name": name, **await _exchange(server, body)})
     return kept

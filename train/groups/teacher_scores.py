@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 300.0
 """The limit of one request, with its wait in the teacher's queue."""
 TRIES: Final = 3
 MOST_BYTES: Final = 64 << 20
-"""The limit of an answer, which has about 100 bytes a token."""
+"""The limit of an answer, which has about 100 bytes a token, of vLLM 250."""
 MAX_SHOWN: Final = 300
 """Characters of an answer in an error's message."""
 
@@ -67,14 +67,15 @@ async def teacher_scores(teacher: TeacherConfig, groups: Sequence[Group]) -> dic
         except* TeacherError as failures:
             raise TrainingStopped(
                 f"teacher.url = {teacher.url!r}: {failures.exceptions[0]}; start an endpoint that scores prompts "
-                "(vLLM, SGLang, rocstar serve), correct teacher.url and teacher.model, or give its key in "
-                f"{KEY_VARIABLE}; --resume goes on"
+                "(vLLM, SGLang, rocstar serve), with a context longer than every trajectory, correct teacher.url and "
+                f"teacher.model, or give its key in {KEY_VARIABLE}; --resume goes on"
             ) from None
     return {key: task.result() for key, task in tasks.items()}
 
 
 async def _score(http: aiohttp.ClientSession, teacher: TeacherConfig, ids: list[int]) -> list[float]:
     """Return the log-prob of each id, NaN for the first, which has nothing before it."""
+    # SGLang scores no prompt for logprobs = 0, and refuses max_tokens = 0.
     body = {"model": teacher.model, "prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1.0}
     problem = ""
     for _ in range(TRIES):
@@ -90,7 +91,7 @@ async def _score(http: aiohttp.ClientSession, teacher: TeacherConfig, ids: list[
             raise TeacherError(str(error)) from None
         if status == 200:
             return await asyncio.to_thread(_read, content, len(ids))
-        problem = f"it answered {status}: {content[:MAX_SHOWN]!r}"
+        problem = f"it answered {status} for {len(ids)} ids: {content[:MAX_SHOWN]!r}"
         if status < 500 and status not in (408, 429):
             break
     raise TeacherError(problem)
@@ -100,9 +101,11 @@ def _read(content: bytes, num_ids: int) -> list[float]:
     """Return the prompt's log-probs of an answer. TeacherError for one that has another number, or no number."""
     try:
         given = json.loads(content)["choices"][0]["logprobs"]["token_logprobs"][:num_ids]
-        found = [math.nan, *map(float, given[1:])]
+        first, found = given[0], [math.nan, *map(float, given[1:])]
     except (KeyError, IndexError, RecursionError, TypeError, ValueError) as error:
         raise TeacherError(f"{content[:MAX_SHOWN]!r} has no log-probs of the prompt ({error})") from None
     if len(found) != num_ids or not all(map(math.isfinite, found[1:])):
         raise TeacherError(f"it gave {len(found)} log-probs for {num_ids} tokens, or one that is not finite")
+    if first is not None:  # the log-probs are then those of the tokens from the second on
+        raise TeacherError(f"it gave the log-prob {first!r} for the first token, which has nothing before it")
     return found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,18 +23,30 @@ from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.recipe.rl_config import RlConfig, TeacherConfig
 from tests.fakes.trajectories import TASK, FakeTurn, make_trajectory
 
+RECORDINGS = Path(__file__).parents[2] / "engine" / "recordings" / "completions"
+ANOTHER_NAME = {"status": 200, "response": {"choices": [{"logprobs": None, "prompt_logprobs": [None, {"2": -1.0}]}]}}
 Answer = Callable[[dict[str, Any], int], Any]
+
+
+def recorded(server: str, name: str) -> dict[str, Any]:
+    """An exchange with a real server: `make test-servers SERVERS_RECORD=1`."""
+    lines = (RECORDINGS / f"{server}.jsonl").read_text(encoding="utf-8").splitlines()
+    found: dict[str, Any] = {one["name"]: one for one in map(json.loads, lines)}[name]
+    return found
 
 
 @contextlib.asynccontextmanager
 async def endpoint(answer: Answer, bodies: list[dict[str, Any]]) -> AsyncIterator[TeacherConfig]:
-    """An endpoint whose `answer` returns the log-probs, or a status; it takes the body and the request's number."""
+    """An endpoint whose `answer` returns the log-probs, a status, or an exchange; it takes the body and the request's
+    number."""
 
     async def complete(request: web.Request) -> web.Response:
         bodies.append(await request.json() | {"key": request.headers.get("Authorization", "")})
         found = answer(bodies[-1], len(bodies))
         if isinstance(found, int):
             return web.json_response({"error": "no"}, status=found)
+        if isinstance(found, dict):
+            return web.json_response(found["response"], status=found["status"])
         return web.json_response({"choices": [{"logprobs": {"token_logprobs": found}}]})
 
     app = web.Application()
@@ -98,15 +112,33 @@ async def test_a_request_is_tried_again_and_the_key_is_of_the_environment(monkey
     assert [body["key"] for body in bodies] == ["Bearer secret"] * TRIES
 
 
+@pytest.mark.parametrize("server", ["vllm", "sglang"])
+async def test_the_log_probs_of_real_servers_are_read(server: str) -> None:
+    """The request is the recorded one, and the prompt has control tokens."""
+    exchange, bodies = recorded(server, "scored"), list[dict[str, Any]]()
+    ids = exchange["request"]["prompt"]
+    alone = [Group(task=TASK, trajectories=(make_trajectory(FakeTurn(ids=ids[1:]), prompt=ids[:1]),))]
+    async with endpoint(lambda body, n: exchange, bodies) as teacher:
+        (found,) = (await teacher_scores(teacher, alone)).values()
+    assert [{**body, "model": "theirs"} for body in bodies] == [exchange["request"] | {"key": ""}]
+    first, *told, _ = exchange["response"]["choices"][0]["logprobs"]["token_logprobs"]
+    assert first is None and found == told and len(found) == len(ids) - 1 == 14
+
+
 @pytest.mark.parametrize(
     ("answer", "requests", "words"),
     [
+        (recorded("llamacpp", "scored"), 1, "has no log-probs of the prompt"),
+        (recorded("vllm", "scored_too_long"), 1, "context length is 1024 tokens"),
+        (recorded("sglang", "scored_too_long"), 1, "context length (1024 tokens)"),
+        (ANOTHER_NAME, 1, "has no log-probs of the prompt"),
         (503, TRIES, "it answered 503"),
-        (404, 1, "it answered 404"),
+        (404, 1, "it answered 404 for 6 ids"),
         ([None, -1.0], 1, "it gave 2 log-probs for 6 tokens"),
         ([None, None, None, None, None, None], 1, "has no log-probs of the prompt"),
         ("nothing", 1, "has no log-probs of the prompt"),
         ([None, -1.0, -1.0, float("-inf"), -1.0, -1.0], 1, "or one that is not finite"),
+        ([-1.0] * 6, 1, "it gave the log-prob -1.0 for the first token"),
         ([-1.0] * 1000, 1, "an answer of more than 4000 bytes"),
         (302, 1, "it answered 302"),
     ],
