@@ -13,18 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 import pytest_asyncio
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rocstar.engine.inference.base import Generation, InferenceError, Sampling, StopReason
 from rocstar.engine.inference.openai import OpenAIEndpoint
+from rocstar.engine.record.json_record import from_record
+from rocstar.engine.types import Group
+from rocstar.train.groups.teacher_scores import MOST_REQUESTS, teacher_scores
 from rocstar.train.learner.model_io import load_tokenizer
 from rocstar.train.plan.preflight import load_all_tasks
+from rocstar.train.recipe.errors import TrainingStopped
 from rocstar.train.recipe.load import load_recipe, recipe_of_model
+from rocstar.train.recipe.rl_config import TeacherConfig
 from rocstar.train.served.answering import ServeOrder, open_served
 from tests.fakes.json_lines import read_folder
+from tests.fakes.trajectories import TASK, FakeTurn, make_trajectory
 
 from ..patience import PATIENCE_S
 from .asking import Asking, check_agent, check_completions, check_leaving, check_stop, unending
@@ -248,3 +256,78 @@ async def test_evaluated_and_rolled_out(
         spans = record["version_spans"]
         policys = [record["logprobs"][k] for start, end, _ in spans for k in range(start, end)]
         assert policys and None not in policys
+
+
+def _group(*prompts: list[int]) -> Group:
+    """A trajectory of each prompt; all tokens but the first are the policy's."""
+    found = (make_trajectory(FakeTurn(ids=p[1:]), prompt=p[:1], sibling=k) for k, p in enumerate(prompts))
+    return Group(task=TASK, trajectories=tuple(found))
+
+
+def _scored(weights: Path, ids: list[list[int]]) -> list[torch.Tensor]:
+    """log_softmax(logits) of each id but the first, by transformers in float32."""
+    model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32).eval()
+    found = []
+    for prompt in map(torch.tensor, ids):
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(prompt[None]).logits[0, :-1].float(), -1)
+        found.append(logprobs.gather(1, prompt[1:, None])[:, 0])
+    return found
+
+
+async def test_a_teachers_log_probs_are_those_of_transformers(running: Running, weights: Path, vendor: Vendor) -> None:
+    """Of ids as they were sent: control tokens, ids that no text encodes to, prompts of several prefills and with a
+    prefix in common, more at once than a teacher is asked for."""
+    teacher, ids = TeacherConfig(url=running.url, model=NAME), _prompt(weights)
+    rows, generator = AutoConfig.from_pretrained(weights).vocab_size, np.random.default_rng(0)
+    drawn = [generator.integers(rows, size=n).tolist() for n in [CONTEXT - 7, 800, 256, 257, *range(2, 40)]]
+    prompts = [[1, 2], [1, *ids, 2, 0, 2, 1], [*drawn[0][:700], *ids], *drawn]
+    assert len(prompts) > MOST_REQUESTS
+    if vendor is LLAMACPP:  # its answer has log-probs of what it generated alone
+        with pytest.raises(TrainingStopped, match="has no log-probs of the prompt"):
+            await teacher_scores(teacher, [_group(*prompts)])
+        return
+    group = _group(*prompts)
+    found = await teacher_scores(teacher, [group])
+    scores = [torch.tensor(found[str(t.key)]) for t in group.trajectories]
+    off = torch.cat([(ours - theirs).abs() for ours, theirs in zip(scores, _scored(weights, prompts), strict=True)])
+    print(f"\n{vendor.name}: {len(off)} tokens of prompts, off by {off.mean():.1e}, {off.max():.1e} at most")
+    assert off.max() < BOUNDS[vendor.name]
+
+
+async def test_what_a_teacher_has_no_room_for_is_one_error(running: Running, weights: Path, vendor: Vendor) -> None:
+    prompt = (_prompt(weights) * CONTEXT)[: CONTEXT + 8]
+    with pytest.raises(TrainingStopped) as stopped:
+        await teacher_scores(TeacherConfig(url=running.url, model=NAME), [_group(prompt)])
+    print(f"\n{vendor.name}: {stopped.value}")
+    assert "it answered 400" in str(stopped.value) and str(len(prompt)) in str(stopped.value)
+
+
+async def test_two_steps_learn_from_a_teacher(
+    rocstar: Callable[..., str], vendor: Vendor, running: Running, weights: Path, tmp_path: Path
+) -> None:
+    """The policy is the teacher with noise; `distill/kl` is what transformers says of the recorded tokens."""
+    if vendor is LLAMACPP:
+        pytest.skip("it scores no prompt")
+    student, run, generator = tmp_path / "student", tmp_path / "run", torch.Generator().manual_seed(1)
+    shutil.copytree(weights, student)
+    noisy = {
+        name: tensor * (1 + 0.05 * torch.randn(tensor.shape, generator=generator)).to(tensor.dtype)
+        for name, tensor in load_file(weights / "model.safetensors").items()
+    }
+    save_file(noisy, student / "model.safetensors", metadata={"format": "pt"})
+    options = [f"--model.path={student}", "--model.template=compact", "--sft.steps=0", "--stages.0.steps=2"]
+    options += ["--rl.advantage=distill", f"--teacher.url={running.url}", f"--teacher.model={NAME}"]
+    options += ["--rl.tasks_per_step=4", "--rl.rollouts_per_task=4", "--rl.group_size=4"]
+    options += ["--eval.data.limit=2", "--eval.samples_per_task=2"]
+    await asyncio.to_thread(rocstar, "train", "quickstart", "--output-dir", str(run), *options)
+    rows = [row for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if row["phase"] == "rl"]
+    records = [from_record(record) for record in read_folder(run / "trajectories")]
+    first = [t for t in records if t.key.step == 1]
+    scores = _scored(weights, [t.ids.tolist() for t in first])
+    gaps = [score - torch.tensor(t.logprobs[1:]) for t, score in zip(first, scores, strict=True)]
+    expected = -torch.cat([gap[torch.tensor(t.loss_mask()[1:])] for t, gap in zip(first, gaps, strict=True)]).mean()
+    print(f"\n{vendor.name}: distill/kl {[row['distill/kl'] for row in rows]}, by transformers {expected:.6f}")
+    assert len(first) == 16 and rows[0]["distill/kl"] == pytest.approx(expected.item(), abs=BOUNDS[vendor.name])
+    assert expected > 20 * BOUNDS[vendor.name], "the two models cannot be told apart: the test proves nothing"
+    assert rows[-1]["policy/version"] == 2, "both steps learned"

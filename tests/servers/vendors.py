@@ -109,7 +109,7 @@ def _vllm(python: str, model: Path, port: int) -> list[str]:
 
 def _sglang(python: str, model: Path, port: int) -> list[str]:
     args = {**CPU_ARGS, "max-total-tokens": 4 * CONTEXT, "served-model-name": NAME, "context-length": CONTEXT}
-    return server_command(python, model, port, args)
+    return server_command(python, model, port, args | {"chunked-prefill-size": CONTEXT // 4})
 
 
 def _llamacpp(python: str, model: Path, port: int) -> list[str]:
