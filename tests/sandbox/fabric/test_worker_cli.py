@@ -10,7 +10,7 @@ import pytest
 from rocstar.sandbox.cli import build_parser, main
 from rocstar.sandbox.fabric.cli import redis_url
 from rocstar.sandbox.fabric.redis_connection import PREFIX
-from rocstar.sandbox.types import ExecRequest, Status
+from rocstar.sandbox.types import ExecRequest, Limits, Status
 
 from ...patience import PATIENCE_S
 from ..errors import sandbox_error
@@ -49,7 +49,7 @@ async def test_a_program_learns_nothing_of_redis() -> None:
         url = redis.url.replace("unix://", f"unix://:{SECRET}@")
         with worker_process(url):
             async with client(url) as fabric:
-                result = await fabric.run(ExecRequest(code=SPY))
+                result = await fabric.run(ExecRequest(code=SPY, limits=Limits(wall_s=60.0)))
     assert result.stdout.endswith("THE END\n"), result
     assert result.status is Status.OK
     assert "'PATH'" in result.stdout, "the program saw its environment, so there was something to see"

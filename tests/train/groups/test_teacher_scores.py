@@ -137,7 +137,10 @@ async def test_the_log_probs_of_real_servers_are_read(server: str) -> None:
         ([None, -1.0], 1, "it gave 2 log-probs for 6 tokens"),
         ([None, None, None, None, None, None], 1, "has no log-probs of the prompt"),
         ("nothing", 1, "has no log-probs of the prompt"),
-        ([None, -1.0, -1.0, float("-inf"), -1.0, -1.0], 1, "or one that is not finite"),
+        *(
+            ([None, -1.0, -1.0, number, -1.0, -1.0], 1, f"it gave {number!r}, which is no log-prob")
+            for number in (float("-inf"), -9999.0, float("nan"), 0.5)
+        ),
         ([-1.0] * 6, 1, "it gave the log-prob -1.0 for the first token"),
         ([-1.0] * 1000, 1, "an answer of more than 4000 bytes"),
         (302, 1, "it answered 302"),
