@@ -60,6 +60,18 @@ def dlogits_(
 
 
 @row_stats.register_fake
+def _fill_nothing(logits_NV: Tensor, *rows: Tensor | float) -> None:
+    _check_place(logits_NV, *rows)
+
+
+@dlogits_.register_fake
+def _change_nothing(dlogits_NV: Tensor, logits_NV: Tensor, *rows: Tensor | float | None) -> None:
+    if dlogits_NV.shape != logits_NV.shape:
+        raise RuntimeError(f"need a gradient of shape {tuple(logits_NV.shape)}, got {tuple(dlogits_NV.shape)}")
+    _check_place(dlogits_NV, *rows)
+    _check_place(logits_NV, *rows)
+
+
 def _check_place(logits_NV: Tensor, *rows: Tensor | float | None) -> None:
     """Raise RuntimeError unless all tensors are on the device of the logits and have one number per row."""
     for row in rows:
@@ -69,14 +81,6 @@ def _check_place(logits_NV: Tensor, *rows: Tensor | float | None) -> None:
             )
         if isinstance(row, Tensor) and row.shape != logits_NV.shape[:1]:
             raise RuntimeError(f"need one number per row, {len(logits_NV)}, got {tuple(row.shape)}")
-
-
-@dlogits_.register_fake
-def _change_nothing(dlogits_NV: Tensor, logits_NV: Tensor, *rows: Tensor | float | None) -> None:
-    if dlogits_NV.shape != logits_NV.shape:
-        raise RuntimeError(f"need a gradient of shape {tuple(logits_NV.shape)}, got {tuple(dlogits_NV.shape)}")
-    _check_place(dlogits_NV, *rows)
-    _check_place(logits_NV, *rows)
 
 
 def row_loss_(

@@ -134,7 +134,7 @@ class GroupFeed:
     def _start(self) -> None:
         for key in self._buffer.running:
             if key not in self._tasks:  # restored
-                self._tasks[key] = asyncio.create_task(self._one(self._tickets[key]), name=f"group {key}")
+                self._launch(self._tickets[key])
         while not self._is_dry and self._buffer.may_start():
             ticket = next(self._supply, None)
             if ticket is None:
@@ -142,8 +142,11 @@ class GroupFeed:
                 break
             self._tickets[ticket.key] = ticket
             self._buffer.start(ticket.key)
-            self._tasks[ticket.key] = asyncio.create_task(self._one(ticket), name=f"group {ticket.key}")
+            self._launch(ticket)
         self._changed.set()
+
+    def _launch(self, ticket: Ticket) -> None:
+        self._tasks[ticket.key] = asyncio.create_task(self._one(ticket), name=f"group {ticket.key}")
 
     async def _one(self, ticket: Ticket) -> None:
         try:

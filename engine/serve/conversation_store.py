@@ -241,7 +241,7 @@ class ConversationStore:
                     t = decode_frame(place.read()).trajectory
                 except (FrameError, RecordError):  # damaged on the disk
                     continue
-                latest[str(t.task.meta.get(CONVERSATION)), t.key.sibling] = t, place
+                latest[_conversation_of(t), t.key.sibling] = t, place
             found: dict[TrajectoryKey, tuple[Trajectory, FramePlace]] = {}
             for t, place in latest.values():
                 rewarded = self._rewarded(t, thumbs)
@@ -258,7 +258,7 @@ class ConversationStore:
             file.seal(judged, stage=STAGE)
 
     def _rewarded(self, t: Trajectory, thumbs: Mapping[tuple[str, int], str]) -> Trajectory:
-        thumb = thumbs.get((str(t.task.meta.get(CONVERSATION)), t.key.sibling))
+        thumb = thumbs.get((_conversation_of(t), t.key.sibling))
         if thumb is None or (isinstance(t.outcome, Failed) and t.outcome.kind != UNJUDGED):
             return t
         outcome = Scored(reward=REWARDS[thumb], method="feedback")
@@ -276,6 +276,10 @@ def read_names(path: Path) -> set[tuple[str, int]]:
         except (FrameError, RecordError, KeyError, TypeError, ValueError):  # damaged, or not of a server
             continue
     return found
+
+
+def _conversation_of(t: Trajectory) -> str:
+    return str(t.task.meta.get(CONVERSATION))
 
 
 def parse_step(name: str) -> int | None:

@@ -196,8 +196,8 @@ def tell(value: object, take_value: "Callable[[str], object] | None" = None) -> 
 def forget(held: list[Any], name: str = CELL) -> None:
     """Free a trailing coroutine in a frame of the cell's last line, because the interpreter's warning that it
     was never awaited names the line."""
-    last = len(split_lines("".join(linecache.getlines(name)).rstrip()))
-    exec(compile("\n" * (last - 1) + "held.clear()", name, "exec"), {"held": held})
+    above = "".join(linecache.getlines(name)).rstrip().count("\n")
+    exec(compile("\n" * above + "held.clear()", name, "exec"), {"held": held})
 
 
 def ended_by(error: BaseException) -> int:
@@ -289,7 +289,7 @@ def compiled(source: str, name: str) -> Parts:
             body = compile(tree, name, "exec", flags, dont_inherit=True)
     except SyntaxError as error:
         if error.text is None and error.lineno:  # the compiler reads it from the file, which is not there
-            error.text = split_lines(source)[error.lineno - 1]
+            error.text = linecache.getline(name, error.lineno) or None
         raise
     return body, tail, not (isinstance(last, ast.Expr) and is_hidden(source, last))
 

@@ -182,7 +182,7 @@ class Supervisor(asyncio.BufferedProtocol):
         self._send(*pieces)
         if self._timer is None:
             self._silent_s = self._stuck_s = 0.0
-            self._timer = self._loop.call_later(TICK_S, self._tick)
+            self._start_timer()
 
     def _send(self, *pieces: bytes) -> None:
         assert self._transport is not None
@@ -312,6 +312,9 @@ class Supervisor(asyncio.BufferedProtocol):
         if kind != wire.PONG:
             self._stuck_s = 0.0
 
+    def _start_timer(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+
     def _stop_watching(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -329,7 +332,7 @@ class Supervisor(asyncio.BufferedProtocol):
             self.kill()
         else:
             self._send(wire.encode_ids(wire.PING, 0))
-        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self._start_timer()
 
 
 async def remove_left(base: str | None, pid: int) -> None:

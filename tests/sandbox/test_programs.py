@@ -27,6 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
         ("';'", "';'"),
         ("(1,\n 2);", None),
         ("'é'; 'ü' ;", None),
+        ("x = '\x0c'\n1;", None),
         ("def f():\n    return 1\nf()", "1"),
         ("for i in range(3):\n    i", None),
         ("", None),

@@ -67,6 +67,10 @@ def answer_block(answer: str) -> str:
     return f"<answer>\\boxed{{{answer}}}</answer>"
 
 
+def gold_answer(task: Task) -> str | None:
+    return answer_block(task.answer) if task.answer else None
+
+
 def next_number(task: Task) -> str | None:
     """Return the answer plus one in an answer block."""
     answer = task.answer
@@ -97,9 +101,7 @@ class Benchmark:
     describe: Callable[[], Mapping[str, Any]] | None = None
     """returns the inputs of a verdict besides code and answer, for the manifest: the judging model and its
     prompt"""
-    gold: Callable[[Task], str | Sequence[str] | None] = lambda task: (
-        answer_block(task.answer) if task.answer else None
-    )
+    gold: Callable[[Task], str | Sequence[str] | None] = gold_answer
     """returns a correct text, or one for each turn; None without a unique answer"""
     near_miss: Callable[[Task], str | Sequence[str] | None] = next_number
     """returns a slightly wrong text, or one for each turn"""
