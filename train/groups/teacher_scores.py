@@ -31,8 +31,10 @@ TIMEOUT_S: Final = 300.0
 TRIES: Final = 3
 MOST_BYTES: Final = 64 << 20
 """The limit of an answer, which has about 100 bytes a token, of vLLM 250."""
-LEAST, MOST = -9999.0, 1e-3
-"""The bounds of a log-prob. vLLM writes -9999 for minus infinity, and sums of floats may be a little above 0."""
+MINUS_INFINITY: Final = -9999.0
+"""In the answers of vLLM."""
+ROUNDING: Final = 1e-3
+"""The most that the log-prob of a certain token is above 0."""
 MAX_SHOWN: Final = 300
 """Characters of an answer in an error's message."""
 
@@ -108,7 +110,7 @@ def _read(content: bytes, num_ids: int) -> list[float]:
         raise TeacherError(f"{content[:MAX_SHOWN]!r} has no log-probs of the prompt ({error})") from None
     if len(found) != num_ids:
         raise TeacherError(f"it gave {len(found)} log-probs for {num_ids} tokens")
-    if wrong := [one for one in found[1:] if not LEAST < one <= MOST]:
+    if wrong := [one for one in found[1:] if not MINUS_INFINITY < one <= ROUNDING]:
         raise TeacherError(f"it gave {wrong[0]!r}, which is no log-prob of a token")
     if first is not None:  # the log-probs are then those of the tokens from the second on
         raise TeacherError(f"it gave the log-prob {first!r} for the first token, which has nothing before it")
