@@ -169,9 +169,7 @@ class Endpoint:
             full = RequestError(str(exhausted), status=429, kind="too_many_connections")
             response = error_response(request, full)
         except web.HTTPException as error:
-            code = "bad_expectation" if error.status == 417 else "no_such_path"
-            other = RequestError(f"{error.reason}: {error.status}", status=error.status, kind=code)
-            response = error_response(request, too_large() if error.status == 413 else other)
+            response = error_response(request, _router_error(error))
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:
@@ -452,6 +450,13 @@ class Endpoint:
         self._seeds[asking] = None
         if len(self._seeds) > REMEMBERED:
             del self._seeds[next(iter(self._seeds))]
+
+
+def _router_error(error: web.HTTPException) -> RequestError:
+    if error.status == 413:
+        return too_large()
+    code = "bad_expectation" if error.status == 417 else "no_such_path"
+    return RequestError(f"{error.reason}: {error.status}", status=error.status, kind=code)
 
 
 def _client_name(request: HttpRequest) -> str:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
@@ -24,10 +24,6 @@ from rocstar.train.recipe.config import Recipe
 from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import LoraConfig, ModelConfig
 from rocstar.train.recipe.paths import missing_path_hint
-
-if TYPE_CHECKING:
-    pass
-
 
 _FAMILIES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
 SHAPES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
