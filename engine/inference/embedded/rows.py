@@ -10,7 +10,7 @@ from typing import Any
 from rocstar.engine.inference.base import Generation, Heard, InferenceError, StopReason
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class DecodeRequest:
     """A `generate` call on its way: tokens so far, and the future that waits for them."""
 
@@ -54,7 +54,7 @@ class DecodeRequest:
         )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Row:
     """A slot's owner. `cached` of its `ids` are in the KV cache; `request` is set while it decodes.
 
