@@ -34,8 +34,8 @@ def main(train: Train = trainer.train) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs/court"))
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, one thread each")
     seeds = number_option(1, MOST_SEEDS, f"a number of seeds, 1 to {MOST_SEEDS}")
-    text = "the first seeds alone; before a look nothing is decided"
-    parser.add_argument("--seeds", type=seeds, default=MOST_SEEDS, help=text)
+    text = "so many of every arm, also behind its verdict; without it, seeds until each arm is decided"
+    parser.add_argument("--seeds", type=seeds, help=text)
     parser.add_argument("--commit", default="unknown", help="of a tree without git; `-dirty` at its end")
     parser.add_argument("--simulate", action="store_true", help="the rule alone: false findings and power")
     options = parser.parse_args()
@@ -64,14 +64,14 @@ def main(train: Train = trainer.train) -> int:
     return publish(options.question.stem, question, written, curves, decisions, options.out)
 
 
-def hold(question: Question, runs: Runs, most: int) -> tuple[dict[str, list[Curve]], dict[str, Decision]]:
-    """Run the arms seed by seed until each is decided, or the seeds end. Return curves and decisions by arm.
-    most: seeds of each arm."""
+def hold(question: Question, runs: Runs, number: int | None) -> tuple[dict[str, list[Curve]], dict[str, Decision]]:
+    """Run the arms seed by seed. Return curves and decisions by arm.
+    number: seeds of each arm; None: until the arm is decided or the looks end."""
     curves: dict[str, list[Curve]] = {arm: [] for arm in question.arms}
     decisions: dict[str, Decision] = {}
     open_arms = list(question.arms)
-    for look in question.stopping.looks:
-        seeds = range(len(curves[question.control]), min(look, most))
+    for look in question.stopping.looks if number is None else [number]:
+        seeds = range(len(curves[question.control]), look)
         failures: list[SystemExit] = []
         for arm, future in runs.start(open_arms, seeds):
             try:
@@ -85,7 +85,7 @@ def hold(question: Question, runs: Runs, most: int) -> tuple[dict[str, list[Curv
         for arm in open_arms[1:]:
             decisions[arm] = judged(question, curves, arm)
         open_arms = [a for a in open_arms if a == question.control or decisions[a].verdict == "undecided"]
-        if len(open_arms) == 1 or most < look:
+        if len(open_arms) == 1:
             break
     return curves, decisions
 

@@ -73,7 +73,8 @@ def table(question: Question, curves: Curves, decisions: Decisions) -> str:
         if arm in decisions:
             one = decisions[arm]
             ends = ", ".join(f"{end:+.3f}" if math.isfinite(end) else "?" for end in one.interval)
-            cells[3:] = [f"{one.difference:+.3f} [{ends}]", word(question, one)]
+            first = f", first {one.seeds} seeds" * (one.seeds < len(its))
+            cells[3:] = [f"{one.difference:+.3f} [{ends}]{first}", word(question, one)]
         cells += [f"{fmean(outcomes(question, its, measure)):.3f}" for measure in others]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -345,6 +345,16 @@ def test_a_court_on_its_first_seeds_decides_nothing_and_goes_on(held: Any, tmp_p
     assert sum(name.startswith("cold/") for name in commands(tmp_path)) == 3
 
 
+def test_seeds_behind_a_verdict_do_not_change_it(held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="exit code 9"):
+        held()
+    assert held() == 0
+    assert held("--seeds", "10", "--out", str(tmp_path / "r.json")) == 0
+    row = next(line for line in reversed(capsys.readouterr().out.splitlines()) if line.startswith("| good |"))
+    assert "| good | 10 |" in row and "[+0.156, +0.156], first 8 seeds | better |" in row
+    assert json.loads((tmp_path / "r.json").read_text())["seeds"] == list(range(10))
+
+
 def test_a_question_that_changed_behind_its_first_run_is_refused(
     held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
