@@ -345,7 +345,9 @@ def test_a_court_on_its_first_seeds_decides_nothing_and_goes_on(held: Any, tmp_p
     assert sum(name.startswith("cold/") for name in commands(tmp_path)) == 3
 
 
-def test_seeds_behind_a_verdict_do_not_change_it(held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_behind_a_verdict_do_not_change_it(
+    held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="exit code 9"):
         held()
     assert held() == 0
