@@ -94,9 +94,16 @@ class HeldOut:
         known = sorted(one for one in self._place.by_step if one is not None and one <= step)
         for first in known[:-1]:
             if differences := _differences(self._at(first), self._at(known[-1])):
-                found = paired_difference(differences, np.random.default_rng(SEED))
+                whole, *parts = (
+                    paired_difference(sets, np.random.default_rng(SEED))
+                    for sets in [list(differences.values()), *([one] for one in differences.values())]
+                )
                 return HeldOutChange(
-                    before=first, after=known[-1], difference=found.difference, interval=found.interval
+                    before=first,
+                    after=known[-1],
+                    difference=whole.difference,
+                    interval=whole.interval,
+                    sets=dict(zip(differences, parts, strict=True)),
                 )
         return None
 
@@ -107,14 +114,14 @@ class HeldOut:
         return self._read[step]
 
 
-def _differences(a: StoredEvaluation, b: StoredEvaluation) -> list[list[float]]:
-    """Return for each common set B minus A of each question with a score in both."""
-    found = []
+def _differences(a: StoredEvaluation, b: StoredEvaluation) -> dict[str, list[float]]:
+    """Return by common set B minus A of each question with a score in both."""
+    found = {}
     for name in sorted(a.sets.keys() & b.sets.keys()):
         of_a, of_b = a.sets[name], b.sets[name]
         pairs = [(_mean(of_a[q]), _mean(of_b[q])) for q in sorted(of_a.keys() & of_b.keys())]
-        found.append([y - x for x, y in pairs if x is not None and y is not None])
-    return [differences for differences in found if differences]
+        found[name] = [y - x for x, y in pairs if x is not None and y is not None]
+    return {name: differences for name, differences in found.items() if differences}
 
 
 def _mean(scores: tuple[float | None, ...]) -> float | None:
