@@ -53,7 +53,7 @@ proof-toy: setup  ## the proof on a device, at tiny sizes on this CPU
 	$(BIN)/python benchmarks/gpu/proof.py --toy --out build/proof-toy
 
 planted: setup  ## plant every bug that a test must catch, take away each layer that holds an attack
-	ROCSTAR_PLANT_ALL=1 $(PYTEST) \
+	ROCSTAR_PLANT_ALL=1 $(PYTEST) $(PLANTED_OPTIONS) \
 	    tests/test_planted_bugs.py \
 	    tests/kernels/test_interpreter.py::test_a_planted_error_is_caught_in_the_interpreter \
 	    tests/sandbox/attacks/test_attacks.py::test_an_attack_gets_through_without_the_layer_that_holds_it
