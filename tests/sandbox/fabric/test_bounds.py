@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from rocstar.sandbox.fabric import RedisFabric, WorkerInfo
-from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, MAX_HELD, OPENED_AT_ONCE
+from rocstar.sandbox.fabric.batch_prefetch import AHEAD_CALLS, OPENED_AT_ONCE
 from rocstar.sandbox.fabric.receiver import SMALLEST_WINDOW
 from rocstar.sandbox.fabric.redis_commands import LEASE_S
 from rocstar.sandbox.fabric.redis_connection import PREFIX
@@ -85,8 +85,12 @@ async def test_of_a_large_batch_few_calls_are_open(redis: RedisServer, programs:
     assert SMALLEST_WINDOW < most <= AHEAD_CALLS + SMALLEST_WINDOW
 
 
-async def test_outputs_that_nobody_reads_hold_up_their_batch(redis: RedisServer, programs: Programs) -> None:
-    requests = [ExecRequest(code=f"say {n} " + "x" * (MAX_HELD // 5)) for n in range(9)]
+async def test_outputs_that_nobody_reads_hold_up_their_batch(
+    redis: RedisServer, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = 1 << 20
+    monkeypatch.setattr("rocstar.sandbox.fabric.batch_prefetch.MAX_HELD", held)
+    requests = [ExecRequest(code=f"say {n} " + "x" * (held // 5)) for n in range(9)]
     async with working(redis.url, programs, capacity=16), client(redis.url) as fabric:
         outcomes = fabric.run_batch(requests)
         first, _ = await anext(outcomes)
