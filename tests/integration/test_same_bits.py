@@ -1,6 +1,5 @@
 """Same seed, same bits: a whole run on two torch threads, quiet, and with every core taken."""
 
-import contextlib
 import json
 import shutil
 import sys
@@ -43,18 +42,20 @@ def records(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def runs(workshop: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two runs of one recipe and seed: on the machine as it is, and on a busy one."""
-    folder = tmp_path_factory.mktemp("same_bits")
-    quiet, busy = folder / "quiet", folder / "busy"
-    for directory, around in ((quiet, contextlib.nullcontext()), (busy, taken(cores()))):
-        with around:
-            workshop.succeed("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)
-    return quiet, busy
+def quiet(workshop: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the machine as it is."""
+    directory = tmp_path_factory.mktemp("same_bits") / "quiet"
+    workshop.succeed("train", "coin.toml", "--output-dir", str(directory), *OPTIONS)
+    return directory
 
 
-def test_weights_rows_and_records_are_those_of_the_quiet_machine(runs: tuple[Path, Path], read_rows: Rows) -> None:
-    quiet, busy = runs
+def test_weights_rows_and_records_are_those_of_the_quiet_machine(
+    workshop: Any, quiet: Path, tmp_path: Path, read_rows: Rows
+) -> None:
+    busy = tmp_path / "busy"
+    with taken(cores()):
+        workshop.succeed("train", "coin.toml", "--output-dir", str(busy), *OPTIONS)
+    runs = (quiet, busy)
     for step in (0, 3):
         files = [run / "checkpoints" / f"step_{step}" / "model.safetensors" for run in runs]
         assert files[0].read_bytes() == files[1].read_bytes(), f"weights of step {step}"
@@ -66,19 +67,19 @@ def test_weights_rows_and_records_are_those_of_the_quiet_machine(runs: tuple[Pat
 
 
 def test_the_measure_after_the_cold_start_changes_no_bit_of_the_run(
-    workshop: Any, runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_rows: Rows
+    workshop: Any, quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_rows: Rows
 ) -> None:
     monkeypatch.setattr(during_training, "SMOKE_TASKS", 0)
     workshop.succeed("train", "coin.toml", "--output-dir", str(tmp_path / "run"), *OPTIONS)
-    measured, bare = ([without_times(row) for row in read_rows(run)] for run in (runs[0], tmp_path / "run"))
+    measured, bare = ([without_times(row) for row in read_rows(run)] for run in (quiet, tmp_path / "run"))
     assert [row for row in measured if "sft/boxed" not in row] == bare != measured
-    assert records(tmp_path / "run") == records(runs[0])
+    assert records(tmp_path / "run") == records(quiet)
 
 
-def test_replay_gives_the_logged_loss_to_the_last_bit(workshop: Any, runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_replay_gives_the_logged_loss_to_the_last_bit(workshop: Any, quiet: Path, tmp_path: Path) -> None:
     """The steps in between are learned again: only the first checkpoint is left."""
     run = tmp_path / "run"
-    shutil.copytree(runs[1], run)
+    shutil.copytree(quiet, run)
     for saved in (run / "checkpoints").iterdir():
         if saved.name != "step_0":
             shutil.rmtree(saved)
