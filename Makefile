@@ -44,16 +44,17 @@ quickstart: $(VENV)/.rocstar-runtime  ## build, then train a tiny model from not
 	PATH='$(SHELL_PATH)' $(BIN)/rocstar train $(RECIPE) $(if $(OUTPUT),--output-dir '$(OUTPUT)')
 
 # A test that fails runs once more, alone, at the end; the last line names it if it passes then.
-PYTEST := $(BIN)/python -m pytest -p tests.rerun -n auto --maxprocesses=4 --dist=worksteal -rfEX
+PYTEST := $(BIN)/python -m pytest -p tests.rerun -n auto --maxprocesses=4 -rfEX
 
+# A file is of one test process: what its tests share is made once.
 test: setup  ## run the tests, on up to four cores
-	$(PYTEST)
+	$(PYTEST) --dist=loadfile --no-loadscope-reorder
 
 proof-toy: setup  ## the proof on a device, at tiny sizes on this CPU
 	$(BIN)/python benchmarks/gpu/proof.py --toy --out build/proof-toy
 
 planted: setup  ## plant every bug that a test must catch, take away each layer that holds an attack
-	ROCSTAR_PLANT_ALL=1 $(PYTEST) $(PLANTED_OPTIONS) \
+	ROCSTAR_PLANT_ALL=1 $(PYTEST) --dist=worksteal $(PLANTED_OPTIONS) \
 	    tests/test_planted_bugs.py \
 	    tests/kernels/test_interpreter.py::test_a_planted_error_is_caught_in_the_interpreter \
 	    tests/sandbox/attacks/test_attacks.py::test_an_attack_gets_through_without_the_layer_that_holds_it

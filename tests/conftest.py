@@ -20,6 +20,12 @@ from .warm_tests import ADDED, start
 HERE = Path(__file__).parent
 SERVER_VARIABLES = ["ROCSTAR_VLLM_PYTHON", "ROCSTAR_LLAMACPP_PYTHON"]
 """One of these is enough: the tests of each other server are skipped."""
+FIRST = [
+    *("sandbox/attacks/test_attacks.py", "kernels/test_aot.py", "train/reading/view/test_in_a_browser.py"),
+    *("train/test_guides.py", "train/learner/test_ranks.py", "integration/", "kernels/test_interpreter.py"),
+    *("train/test_wrong_input.py", "examples/", "sandbox/ordinary/", "sandbox/attacks/", "train/tasks/test_hostile"),
+]
+"""Files that take longest. One that a test process starts last would keep the others waiting."""
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -65,8 +71,11 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need external servers or a GPU, where there are none."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip tests that need external servers or a GPU, where there are none. Order those of a test process."""
+    if hasattr(config, "workerinput"):
+        places = [str(HERE / name) for name in FIRST]
+        items.sort(key=lambda item: next((k for k, one in enumerate(places) if str(item.path).startswith(one)), 99))
     for folder, variables, need in (
         ("sglang", ["ROCSTAR_SGLANG_PYTHON"], SGLANG),
         ("servers", SERVER_VARIABLES, SERVERS),
