@@ -116,7 +116,7 @@ def page(results: Mapping[str, dict[str, Any]], since: Mapping[str, int]) -> str
         number = len(seeds) if isinstance(seeds, list) else seeds or 0
         facts = [
             shown_machine(result),
-            f"`{result['commit'][:8]}`",
+            " and ".join(f"`{commit[:8]}`" for commit in result.get("commits") or [result["commit"]]),
             result["date"],
             *([f"{number} seed{'s' * (number > 1)}"] if number else []),
             *(["**old**"] if since[result["commit"]] - since[newest] > RECENT else []),

@@ -66,7 +66,7 @@ def table(question: Question, curves: Curves, decisions: Decisions) -> str:
         fmean(curve[0][measure] for curve in curves[question.control])
         for measure in [question.primary.measure, *others]
     ]
-    cells = ["start", "", f"{start[0]:.3f}", "", "", *(f"{value:.3f}" for value in start[1:])]
+    cells = ["start of the control", "", f"{start[0]:.3f}", "", "", *(f"{value:.3f}" for value in start[1:])]
     lines.append("| " + " | ".join(cells) + " |")
     for arm, its in curves.items():
         cells = [arm, str(len(its)), f"{fmean(outcomes(question, its)):.3f}", "", "control"]

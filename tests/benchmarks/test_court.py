@@ -255,7 +255,7 @@ def test_a_court_shares_cold_starts_goes_on_after_a_kill_and_decides(
     assert result["seeds"] == list(range(8)) and result["commit"] == COMMIT and result["commits"] == [COMMIT]
     printed = capsys.readouterr().out
     assert "| good | 8 | 0.523 | +0.156 [+0.156, +0.156] | better | 0.680 |" in printed
-    assert "| start |  | 0.367 |  |  | 0.367 |" in printed
+    assert "| start of the control |  | 0.367 |  |  | 0.367 |" in printed
     assert verdicts.table(*verdicts.read_verdicts(result)) in printed
     assert (tmp_path / "r.svg").read_text().startswith("<svg")
     (tmp_path / "runs/q/good/seed_2/curve.json").unlink()
