@@ -1,12 +1,10 @@
 """The parts of the zygote and of the cell runner that can be tried without forking."""
 
-import atexit
 import hashlib
 import io
+import linecache
 import os
 import pickle
-import re
-import select
 import sys
 import threading
 import time
@@ -15,12 +13,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rocstar.sandbox import _native
 from rocstar.sandbox.child import cell, error_text, zygote
 
 from ..patience import PATIENCE_S
 
-REAL_FINISH = cell.finish
 T = TypeVar("T")
 
 
@@ -29,15 +25,6 @@ def error_stream(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "__stderr__", stream)
     return stream
-
-
-@pytest.fixture
-def value_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    read_end, write_end = os.pipe()
-    monkeypatch.setattr(cell, "VALUE_FD", write_end)
-    yield read_end
-    os.close(read_end)
-    os.close(write_end)
 
 
 @pytest.fixture(autouse=True)
@@ -108,116 +95,6 @@ def test_a_program_has_no_frame_of_ours_below_its_own(evaluate: Any, end: str) -
     assert sys._getframe().f_back is not None  # those of the caller are there again
 
 
-LAST_LINES = [
-    "f()",
-    "x = 1\nf(x)",
-    "if True:\n    x = 1\nf(2)",
-    "x = '''\nf()\n'''",
-    "x = (1,\n     f(2)\n)",
-    "x = \\\nf(3)",
-    "f(4);",
-    "f(5) # )",
-    "for i in range(2):\n    f(i)",
-    "x = 1; f(6)",
-    "lambda: f(7)",
-    "f(8)\n\n  \n",
-    "'''doc'''\nf(9)",
-    "[f(i) for i in range(2)]",
-    "x = f(10)",
-    "try:\n    f(11)\nfinally:\n    f(12)",
-    "from __future__ import annotations\nf(13)",
-    "f(14) if True else f(15)",
-    "del f(1)",
-    "return f(1)",
-    "f(1\n",
-    "f(*[1], **{})",
-    "def f(x=1): return 'mine', x\nf()",
-    "(f(16))",
-    "print(f(17))",
-    "x = 1\r\nf(18)",
-    "async def g(): pass\nawait f(19)",
-    "f(1)\nf(2)\n1 / 0\nf(3)",
-    "nonsense(1)",
-]
-
-
-@pytest.mark.parametrize("source", LAST_LINES)
-def test_the_short_way_to_a_last_line_changes_nothing(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`evaluate` compiles a last line that is a call by itself; `evaluate_tree` is the plain way."""
-
-    def outcome(evaluate: Any) -> tuple[Any, Any, Any]:
-        calls: list[Any] = []
-
-        def f(*arguments: Any) -> str:
-            calls.append(arguments)
-            return f"f{len(calls)}"
-
-        names: dict[str, Any] = {"f": f}
-        try:
-            value = evaluate(source, names, cell.CELL)
-        except BaseException as error:
-            value = (type(error), str(error), getattr(error, "lineno", None))
-        return (None if callable(value) else value), calls, capsys.readouterr()
-
-    assert outcome(cell.evaluate) == outcome(cell.evaluate_tree)
-
-
-PROGRAMS = [
-    *LAST_LINES,
-    "",
-    "x = 6\nx * 7",
-    "print('\u00e9\u4e16')  # \u754c",
-    "'\ud800'",
-    "print(1)\0",
-    "'\\ud800'",
-    "import sys\nsys.exit(3)",
-    "raise SystemExit('why')",
-    "raise MemoryError",
-    "raise KeyboardInterrupt",
-    "def f():\n    return missing\nf()",
-    "print('half')\n1 / 0",
-    "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    print(traceback.format_exc())",
-    "class Loud:\n    def __repr__(self):\n        raise ValueError('no')\nLoud()",
-    "import sys\nprint('kept', end='')\nsys.stdout = None",
-    "import sys\nsys.stderr.close()",
-    "import atexit\natexit.register(print, 'at the end')\nprint('before')",
-    "import random\nprint(random.random())",
-    "import linecache\nprint(list(linecache.getlines('<cell>')), __name__)",
-    "import warnings\nwarnings.warn_explicit('careful', UserWarning, '<cell>', 2)",
-]
-
-
-@pytest.mark.parametrize("source", PROGRAMS)
-def test_a_program_runs_the_short_way_as_the_long_one(
-    source: str, main_names: dict[str, Any], value_pipe: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`Programs` of csrc/sandbox/programs.cpp, and `run_cell`."""
-    code = source.encode("utf-8", "surrogatepass")
-    os.set_blocking(value_pipe, False)
-    monkeypatch.setattr(cell, "finish", REAL_FINISH)
-    monkeypatch.setattr(threading, "_shutdown", lambda: None)  # with it, no thread would start here any more
-    main_names["f"] = lambda *arguments: f"f{arguments}"
-
-    def outcome(run: Callable[[], Callable[[bytes, int], int]]) -> tuple[Any, ...]:
-        atexit._clear()
-        streams = [io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2)]
-        for name, stream in zip(("stdout", "stderr"), streams, strict=True):
-            monkeypatch.setattr(sys, name, stream)
-            monkeypatch.setattr(sys, f"__{name}__", stream)
-        written = [stream.buffer for stream in streams]
-        try:
-            exit_code: object = run()(code, 7)
-        except Exception as error:  # the report itself failed
-            exit_code = type(error)
-        left = sorted(main_names)
-        value = os.read(value_pipe, 100) if select.select([value_pipe], [], [], 0)[0] else b""
-        value = re.sub(rb"0x\w+", b"an address", value)
-        return exit_code, value, left, [b"" if to.closed else to.getvalue() for to in written]
-
-    short = in_a_fork(lambda: outcome(lambda: _native.Programs(cell).run))
-    assert short == in_a_fork(lambda: outcome(lambda: cell.run_cell))
-
-
 def in_a_fork(work: Callable[[], T]) -> T:
     """A program's end is a process's: it runs all exit handlers, and those of this one (torch has some that
     take its operators away) are to run later."""
@@ -235,6 +112,12 @@ def in_a_fork(work: Callable[[], T]) -> T:
     os.waitpid(pid, 0)
     found: T = pickle.loads(told)
     return found
+
+
+def test_the_source_of_a_program_has_the_lines_of_its_tracebacks() -> None:
+    source = cell.source_of_program()
+    source[0] = "x = 1\nx / 0"
+    assert list(linecache.getlines(cell.CELL)) == ["x = 1\n", "x / 0\n"]
 
 
 def test_no_memory_left_even_for_the_report(monkeypatch: pytest.MonkeyPatch, error_stream: io.StringIO) -> None:
