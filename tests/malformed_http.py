@@ -1,4 +1,5 @@
-"""Requests that are not HTTP, or that look like two, as bytes; and the answers of a server to them."""
+"""Requests that are not HTTP, or that look like two, and bodies that are odd or no JSON, as bytes; and the answers of
+a server to them."""
 
 import asyncio
 import re
@@ -75,6 +76,43 @@ CHUNKS: dict[str, bytes] = {
     "trailers without end": b"0\r\n" + b"X-A: b\r\n" * 50_000 + b"\r\n",
     "a trailer of a length": b"10\r\n" + BODY + b"\r\n0\r\nContent-Length : 5\r\n\r\n",
 }
+JSON_VALUES: dict[str, bytes] = {
+    "depth": b"[" * 5000 + b"]" * 5000,
+    "depth of objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    "a huge number": b"1" + b"0" * 5000,
+    "a huge exponent": b"1e999999999",
+    "a small exponent": b"1e-999999999",
+    "NaN": b"NaN",
+    "Infinity": b"-Infinity",
+    "half a pair": b'"\\ud800"',
+    "NUL": b'"\\u0000"',
+    "escapes": b'"\\u001b]0;owned\\u0007"',
+    "no UTF-8": b'"\xff\xfe"',
+    "nothing": b"null",
+    "true": b"true",
+    "lists": b"[[[]],{}]",
+    "minus": b"-1",
+    "minus nothing": b"-0.0",
+    "no sum": b"[-1, 9223372036854775808, 1e300]",
+}
+
+
+def json_forms(body: bytes, *fields: str) -> Iterator[tuple[str, bytes]]:
+    """Named texts: each value alone and as each field of `body`, and what is almost an object of the first field."""
+    for name, value in JSON_VALUES.items():
+        yield name, value
+        for field in fields:
+            yield f"{name} as {field}", body % (field.encode(), value)
+    text = fields[0]
+    yield "much depth", b"[" * 1_000_000
+    yield "nothing at all", b""
+    yield "a mark", f'\ufeff{{"{text}": "x"}}'.encode()
+    yield "UTF-16", f'{{"{text}": "x"}}'.encode("utf-16")
+    yield "names twice", f'{{"{text}": "x", "{text}": 1, "{text}": "y"}}'.encode()
+    yield "many names", b"{" + b",".join(b'"a%d": 1' % number for number in range(5000)) + b"}"
+    yield "a name of escapes", b'{"\\u001b[2J\\ud800": 1}'
+    yield "two values", f'{{"{text}": "x"}} {{"{text}": "y"}}'.encode()
+    yield "no end", f'{{"{text}": "x'.encode()
 
 
 def of_length(path: bytes, name: str) -> bytes:

@@ -148,19 +148,6 @@ async def test_all_turns_of_a_hung_replica_are_cut_off_at_once() -> None:
         assert 60.0 < asyncio.get_running_loop().time() < 70.0
 
 
-def test_500s_are_tried_again_and_only_a_row_of_them_takes_a_replica_down(undisturbed: dict[str, Any]) -> None:
-    made = replicas()
-
-    async def meanwhile(fleet: Fleet) -> None:
-        for _ in range(4):
-            await asyncio.sleep(1.0)
-            made[1].fail_next(1)
-
-    groups, fleet = fly(made, meanwhile=meanwhile)
-    assert essence(groups) == undisturbed
-    assert fleet.replicas.counts.replicas_lost == 0 and fleet.replicas.counts.turns_continued >= 1
-
-
 def test_turns_cut_short_keep_their_tokens(undisturbed: dict[str, Any]) -> None:
     """A server that aborts its requests answers with what it has: those tokens are not written again."""
     made = replicas()
@@ -249,27 +236,6 @@ def test_last_replica_lost_fails_what_waits_and_reaches_no_baseline() -> None:
     for group in groups:
         assert all(isinstance(t.outcome, Scored) for t in group.scored)
         assert len(group.scored) == sum(not isinstance(t.outcome, Failed) for t in group.trajectories)
-
-
-def test_turn_that_fails_everywhere_fails_alone(undisturbed: dict[str, Any]) -> None:
-    """It is not passed on for ever, and takes no replica down that answers the others."""
-    scripts = Scripts(turns_of)
-
-    class Touchy(FakeReplica):
-        async def generate(self, ids: list[int], **rest: Any) -> Generation:
-            if rest["request_id"] == "s0/t1/0":
-                raise InferenceError("http_500", "this very request", retryable=True)
-            return await super().generate(ids, **rest)
-
-    made: list[FakeReplica] = [Touchy(scripts, token_s=0.05) for _ in range(4)]
-    groups, fleet = fly(made, limits=FleetLimits(max_attempts=5))
-    found = essence(groups)
-    failed = [t for g in groups for t in g.trajectories if isinstance(t.outcome, Failed)]
-    assert [str(t.key) for t in failed] == ["s0/t1/0"] and failed[0].outcome.kind == "replicas_failed"  # type: ignore[union-attr]
-    assert {k: v for k, v in found.items() if k != "s0/t1/0"} == {
-        k: v for k, v in undisturbed.items() if k != "s0/t1/0"
-    }
-    assert fleet.replicas.num_up == 4
 
 
 def test_turn_that_kills_each_replica_that_it_meets_is_not_passed_on_for_ever() -> None:

@@ -12,7 +12,6 @@ from rocstar.engine.chat.chat import PIECE_CHARS, ChatFormat, load_template
 from rocstar.engine.serve import conversation_store, request_reader
 from rocstar.engine.serve.request_builder import RequestBuilder
 from rocstar.sandbox.http.errors import RequestError
-from rocstar.sandbox.http.guard import is_local_name
 
 from ...malformed_http import answer_to
 from ...patience import PATIENCE_S
@@ -158,15 +157,6 @@ async def test_no_text_of_a_client_steers_the_terminal(serving: Serving) -> None
         await client.chat(**fields)
     (note,) = client.notes
     assert note.isprintable() and "all is well" in note
-
-
-LOCAL = ("localhost", "LOCALHOST:80", "a.localhost.", "127.0.0.1:8000", "[::1]:80")
-OTHERS = ("evil.com", "[::1].evil.com", "localhost@evil.com", "127.0.0.1/x", "[::1]x:80", "127.0.0.1:80:90")
-
-
-@pytest.mark.parametrize("host", [*LOCAL, *OTHERS, "::1", ""])
-def test_only_names_of_this_machine_are_local(host: str) -> None:
-    assert is_local_name(host) == (host in LOCAL)
 
 
 async def test_a_verdict_on_nothing_reads_a_file_once_and_keeps_no_writer(

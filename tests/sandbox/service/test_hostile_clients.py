@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -163,40 +162,6 @@ async def test_every_route_with_the_session_of_another(serve: Any) -> None:
     assert {request.owner for request in fake.requests} == {"one"}
 
 
-def json_forms() -> Iterator[tuple[str, bytes]]:
-    fields = ("code", "cells", "requests", "wall_s")
-    values = {
-        "depth": b"[" * 5000 + b"]" * 5000,
-        "depth of objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
-        "a huge number": b"1" + b"0" * 5000,
-        "a huge exponent": b"1e999999999",
-        "a small exponent": b"1e-999999999",
-        "NaN": b"NaN",
-        "Infinity": b"-Infinity",
-        "half a pair": b'"\\ud800"',
-        "NUL": b'"\\u0000"',
-        "escapes": b'"\\u001b]0;owned\\u0007"',
-        "no UTF-8": b'"\xff\xfe"',
-        "nothing": b"null",
-        "true": b"true",
-        "a list of lists": b"[[[]],{}]",
-        "minus nothing": b"-0.0",
-    }
-    for name, value in values.items():
-        yield name, value
-        for field in fields:
-            yield f"{name} as {field}", b'{"%s": %s}' % (field.encode(), value)
-    yield "much depth", b"[" * 1_000_000
-    yield "nothing at all", b""
-    yield "a mark", b'\xef\xbb\xbf{"code": "x"}'
-    yield "UTF-16", '{"code": "x"}'.encode("utf-16")
-    yield "names twice", b'{"code": "x", "code": 1, "code": "y"}'
-    yield "many names", b"{" + b",".join(b'"a%d": 1' % number for number in range(5000)) + b"}"
-    yield "a name of escapes", b'{"\\u001b[2J\\ud800": 1}'
-    yield "two values", b'{"code": "x"} {"code": "y"}'
-    yield "no end", b'{"code": "x'
-
-
 async def test_json_of_every_kind(serve: Any) -> None:
     async with serve(FakeSandbox({}, otherwise=ok())) as service:
         _, opened = await service.post("/v1/sessions", {})
@@ -204,7 +169,7 @@ async def test_json_of_every_kind(serve: Any) -> None:
         assert len(routes) >= 12
         for path in routes:
             where = path.replace("{id}", opened["id"])
-            for name, body in json_forms():
+            for name, body in malformed_http.json_forms(b'{"%s": %s}', "code", "cells", "requests", "wall_s"):
                 async with service.http.post(where, data=body, headers={"Expect": ""}) as answer:
                     text = await answer.text()
                 assert answer.status < 500, (path, name, answer.status, text[:300])
@@ -266,13 +231,17 @@ async def test_no_text_of_a_client_reaches_the_log_as_it_came(
     assert not re.search(r"[^\n\t -~]", told), told
 
 
-HOSTS = {*("localhost", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:80", "LOCALHOST", "a.localhost", "10.0.0.7")}
+HOSTS = {
+    *("localhost", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:80", "LOCALHOST", "LOCALHOST:80", "a.localhost"),
+    *("a.localhost.", "10.0.0.7"),
+}
 """Addresses and names of this machine: nobody else can make a name of these."""
 
 
 OTHERS = (
     *("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "0x7f.1"),
     *("2130706433", "127.1", "evil.example:80", "[::1].evil.example", "localhost%00.evil.example", "", "\xff"),
+    *("127.0.0.1/x", "[::1]x:80", "127.0.0.1:80:90", "::1"),
     *("localhost,evil.example", "localhost evil.example", "localhost/evil", "localhost#evil"),
 )
 

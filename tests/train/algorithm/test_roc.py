@@ -293,14 +293,6 @@ def test_sort_mode_keeps_the_lowest_penalties_and_ties_in_rollout_order() -> Non
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_uniform_mode_does_not_see_the_penalties(seed: int) -> None:
-    rewards = [1, 0] * 8
-    bad_first = [Penalty(error=1.0 - i / 16, format=0.0) for i in range(16)]
-    kept = [decide(rewards, penalties, keep=8, mode=RocMode.uniform, seed=seed) for penalties in (None, bad_first)]
-    assert kept[0] == kept[1]
-
-
-@pytest.mark.parametrize("seed", range(5))
 def test_equal_keys_keep_the_same_negatives_in_every_mode(seed: int) -> None:
     kept = {
         tuple(set(kept_indices(decide(REWARDS, PENALTIES, keep=4, mode=mode, seed=seed))) & set(NEGATIVES))

@@ -1,4 +1,7 @@
-"""Clients of the viewer that attack it. What must come of each: tests/sandbox/attacks/expected.txt."""
+"""Clients of the viewer that attack it. What must come of each: tests/sandbox/attacks/expected.txt.
+
+What is not HTTP: the tests of the service, which has the same parser.
+"""
 
 import asyncio
 from pathlib import Path
@@ -12,8 +15,8 @@ from rocstar.train.reading.view.viewed_run import RunIndex
 from rocstar.train.reading.view.web import PageServer
 
 from .... import malformed_http
-from ....malformed_http import CHUNKS, LAST, LENGTHS, LINES, said
-from ....sandbox.service.test_hostile_clients import ACCEPTED, HOSTS
+from ....malformed_http import LAST, said
+from ....sandbox.service.test_hostile_clients import HOSTS
 from .test_web import served
 
 NUMBERS = ("-1", "-99999999999999999999", "0", "18446744073709551616", "9" * 5000, "1e3", "\u0661", "")
@@ -67,18 +70,6 @@ async def test_names_that_climb(viewed: Path) -> None:
         port = int(address.rpartition(":")[2])
         for target in (b"/static/../web.py", b"/static/%2e%2e/web.py", b"//etc/passwd", b"/%2e%2e/%2e%2e/etc/passwd"):
             assert (await said(port, malformed_http.of_target(target, b"GET") + LAST))[0][0] == 404
-
-
-@pytest.mark.parametrize(
-    "request_of", [malformed_http.of_length, malformed_http.of_lines, malformed_http.of_chunks], ids=["1", "2", "3"]
-)
-async def test_lines_that_are_none(viewed: Path, request_of: object) -> None:
-    assert callable(request_of)
-    forms = {malformed_http.of_length: LENGTHS, malformed_http.of_lines: LINES, malformed_http.of_chunks: CHUNKS}
-    async with served(viewed) as (_, address):
-        for name in forms[request_of].keys() - ACCEPTED:  # type: ignore[index]
-            statuses, _ = await said(int(address.rpartition(":")[2]), request_of(b"/", name) + LAST)
-            assert all(400 <= status < 500 for status in statuses), (name, statuses)
 
 
 @pytest.mark.parametrize(
