@@ -1,6 +1,5 @@
 """Scratch directories: each program has one of its own, of a bounded size, that nobody else ever sees."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -120,27 +119,6 @@ async def test_modes_times_and_owners_stay_and_what_copies_them_goes_on(run: Run
         "same, [open(name).read() for name in ('b', 'c', 'd/a', 'f/a')]"
     )
     assert (await run(code)).value == "([True, True, True], ['text', 'text', 'text', 'text'])"
-
-
-async def test_programs_at_the_same_time_share_nothing(scratch_pool: SandboxPool) -> None:
-    code = (
-        "import os, time\n"
-        "open('mine', 'w').write('secret')\n"
-        "time.sleep(0.3)\n"
-        "own = os.path.realpath('.')\n"
-        "def attempt(call, *arguments):\n"
-        "    try:\n        return call(*arguments)\n"
-        "    except OSError as error:\n        return type(error).__name__\n"
-        "others = [f'../{i}' for i in range(8) if os.path.basename(own) != str(i)]\n"
-        "answers = {attempt(os.listdir, path) for path in ('..', *others)}\n"
-        "answers |= {attempt(open, f'{path}/mine', mode) for path in others for mode in ('r', 'w', 'a')}\n"
-        "answers |= {attempt(os.rename, f'{path}/mine', 'theirs') for path in others}\n"
-        "answers |= {attempt(os.unlink, f'{path}/mine') for path in others}\n"
-        "os.listdir(), sorted(answers)"
-    )
-    calls = [scratch_pool.run(ExecRequest(code=code)) for _ in range(2)]
-    for result in await asyncio.gather(*calls):
-        assert result.value == "(['mine'], ['FileNotFoundError', 'PermissionError'])"
 
 
 async def test_a_session_keeps_its_files_and_its_branches_see_them(scratch_pool: SandboxPool) -> None:

@@ -335,12 +335,6 @@ def notebook_agent(script: Any, sandbox: Any, judge: Any = None, **limits: Any) 
     return dataclasses.replace(agent(script, judge=judge, **limits), tools=tools)
 
 
-def test_no_call_opens_no_interpreter() -> None:
-    sandbox = FakeSandbox({})
-    assert roll(notebook_agent(["4"], sandbox)).finish_reason is FinishReason.answered
-    assert sandbox.sessions == []
-
-
 def test_turns_share_an_interpreter_that_is_closed_before_the_judge() -> None:
     sandbox = FakeSandbox(lambda request: fake.ok(request.code))
 

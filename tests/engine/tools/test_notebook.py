@@ -13,7 +13,6 @@ from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.tools.box import Dispatcher
 from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JUPYTER_TOOL, JupyterTool
-from rocstar.engine.tools.tool import ToolContext
 from rocstar.engine.types import Scored, Task, ToolCall, Trajectory, TrajectoryKey
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import Limits
@@ -218,18 +217,3 @@ async def test_branches_share_no_variable_file_or_random_stream(pool: SandboxPoo
     async with box.open(seed=1) as alone:
         await cell(alone, first, 1)
         assert (await cell(alone, "random.random()", 2)) + ")" == randoms[0].strip(), "the root's is its own"
-
-
-async def test_a_branch_reads_no_file_of_the_other_by_its_path(pool: SandboxPool) -> None:
-    tool = JupyterTool(limits=LIMITS, flavour="stdlib", style="plain")
-    root = await tool.open(ToolContext(seed=1, deadline=None, sandbox=pool))
-    await root.run("import os", deadline=None)
-    branch = root.branch()
-    for one, other in ((root, branch), (branch, root)):
-        wrote = await one.run("open('secret', 'w').write('42')\nos.getcwd()", deadline=None, seed=5)
-        assert (await one.run(f"open({wrote.result.value} + '/secret').read()", deadline=None)).result.value == "'42'"
-        read = await other.run(f"open({wrote.result.value} + '/secret').read()", deadline=None, seed=6)
-        assert read.result.value is None and (
-            "PermissionError" in read.result.stderr or "NotFound" in read.result.stderr
-        )
-    await asyncio.gather(root.close(), branch.close())

@@ -111,14 +111,6 @@ async def test_cells_run_one_after_the_other_in_one_interpreter() -> None:
     assert {(r.flavour, r.limits, r.seed) for r in sandbox.requests} == {("stdlib", LIMITS, 9)}
 
 
-async def test_trajectories_do_not_share_interpreters() -> None:
-    sandbox = FakeSandbox(lambda request: fake.ok())
-    async with notebook(sandbox).open(seed=1) as one, notebook(sandbox).open(seed=2) as two:
-        await one.execute([cell("a")], turn=1, deadline=None)
-        await two.execute([cell("b")], turn=1, deadline=None)
-    assert [session.cells for session in sandbox.sessions] == [["a"], ["b"]]
-
-
 async def test_refused_cells_open_nothing_and_stand_in_their_place() -> None:
     sandbox = FakeSandbox(lambda request: fake.ok(request.code))
     bad = [call("p"), cell(1), cell("\0"), ToolCall(name=None, arguments=None, malformed="x"), cell("late")]

@@ -119,11 +119,6 @@ def test_a_step_without_signal_takes_further_groups_within_the_bound(world: Worl
     run_virtual(main())
 
 
-def test_a_task_comes_once_per_step_number_and_the_supply_is_whole() -> None:
-    tickets = list(supply(9, batch=3))
-    assert len(tickets) == 27 and len({ticket.key for ticket in tickets}) == 27
-
-
 def test_after_a_resume_what_was_in_flight_comes_again_and_nothing_is_lost(world: World) -> None:
     async def main() -> None:
         seen: list[str] = []
