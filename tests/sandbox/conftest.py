@@ -58,6 +58,15 @@ def run(pool: SandboxPool) -> Run:
     return runner(pool)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["all layers", "system calls alone"])
+async def guarded(request: pytest.FixtureRequest) -> AsyncIterator[Run]:
+    """Runs a program with every layer, and again with none but the filter of system calls."""
+    alone = request.param == "system calls alone"
+    without = ("landlock", "uid", "namespaces", "cgroup") if alone else ()
+    async with SandboxPool(without=without, allow_no_isolation=alone) as pool:
+        yield runner(pool)
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> ProgramFile:
     """Writes a program and returns the path of its file."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rocstar.train.algorithm.aggregate import token_weights
 from rocstar.train.algorithm.loss import (
     CLIP_HIGH,
     CLIP_LOW,
@@ -140,6 +141,43 @@ def test_without_old_logprobs_the_ratio_is_exactly_1_and_gradient_flows() -> Non
     assert torch.equal(loss_T, -weights_T * advantages_T)
     torch.autograd.backward(loss_T.sum())
     torch.testing.assert_close(logprobs_T.grad, -weights_T * advantages_T)
+
+
+def test_four_microbatches_equal_one() -> None:
+    lengths = [3, 17, 1, 19]
+    tokens = random_tokens(sum(lengths))
+    weights = torch.tensor(token_weights(lengths), dtype=torch.float64)
+    tokens["weights_T"] = weights.repeat_interleave(torch.tensor(lengths))
+    whole_T, parts_T = (tokens["logprobs_T"].clone().requires_grad_() for _ in range(2))
+    whole = clip_loss(**(tokens | {"logprobs_T": whole_T})).sum()
+    torch.autograd.backward(whole)
+    pieces = {name: value.split(lengths) for name, value in (tokens | {"logprobs_T": parts_T}).items()}
+    total = 0.0
+    for i in range(4):
+        part = clip_loss(**{name: piece[i] for name, piece in pieces.items()}).sum()
+        torch.autograd.backward(part)
+        total += part.item()
+    assert total == pytest.approx(whole.item(), rel=1e-12)
+    torch.testing.assert_close(parts_T.grad, whole_T.grad, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("with_old", [True, False])
+def test_zero_tokens_give_loss_0_that_reaches_the_parameters(with_old: bool) -> None:
+    parameter_V = torch.ones(5, requires_grad=True)
+    logits_TV = parameter_V.expand(7, 5)[:0]
+    logprobs_T, _ = logprobs_and_entropy(logits_TV, torch.zeros(0, dtype=torch.int64), 1.0)
+    empty_T = torch.zeros(0)
+    loss = clip_loss(
+        logprobs_T,
+        old_logprobs_T=empty_T if with_old else None,
+        advantages_T=empty_T,
+        weights_T=empty_T,
+        tis_T=empty_T,
+    ).sum()
+    assert loss.item() == 0.0
+    torch.autograd.backward(loss)
+    assert parameter_V.grad is not None
+    assert torch.equal(parameter_V.grad, torch.zeros(5))
 
 
 def test_a_token_of_weight_0_adds_nothing() -> None:
