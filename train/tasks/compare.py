@@ -4,7 +4,7 @@
         a number that is written out ──> numbers.py      words ──> words.py
         an operator that the truth lacks ──> no          else ──> a question: two expressions to be compared
 
-Questions go to the sandbox (symbolic.py), all of an answer at once; their answers decide. Everything else is
+Questions go to the sandbox (grader_symbolic.py), all of an answer at once; their answers decide. Everything else is
 decided here, and nothing is evaluated.
 """
 

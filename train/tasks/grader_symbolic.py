@@ -10,12 +10,14 @@ cause. The nonce is read after grading, so graded text cannot know it.
 
 import json
 import logging
+import re
 import sys
 from typing import Any
 
 import sympy
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig, NormalizationConfig, latex2sympy
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, NormalizationConfig, _Latex2Sympy
 from latex2sympy2_extended.logic import And
+from latex2sympy2_extended.math_normalization import normalize_latex
 from sympy.core.relational import Relational
 from sympy.core.traversal import bottom_up
 
@@ -27,12 +29,33 @@ _BOUND = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
 _NORMAL = NormalizationConfig(basic_latex=True, malformed_operators=True, nits=True, boxed="none")
 # The library's default reads `B` as `b`.
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
+_DIGITS_ALONE = re.compile(r"[0-9.,]+")
+_FRACTION_ALONE = re.compile(r"\\frac\{[0-9]+\}\{[0-9]+\}")
+
+
+class _Converter(_Latex2Sympy):  # type: ignore[misc]
+    """The library's converter, except that factors side by side are multiplied.
+
+    The library adds a whole number and a rational number behind it, `(2)(3)` as well as `2\\frac{1}{2}`.
+    """
+
+    def convert_postfix(self, postfix: Any) -> Any:
+        """Convert a factor. ValueError: digits behind digits, `1 2`, are neither a product nor one number."""
+        found = super().convert_postfix(postfix)
+        factors = postfix.parentCtx.children
+        this, *behind = (one.getText() for one in factors[factors.index(postfix) :][:2])
+        if behind and _DIGITS_ALONE.fullmatch(this):
+            if _DIGITS_ALONE.fullmatch(behind[0]):
+                raise ValueError("digits behind digits")
+            if _FRACTION_ALONE.fullmatch(behind[0]):
+                return found
+        return sympy.Pow(found, 1, evaluate=False) if behind and isinstance(found, sympy.Integer) else found
 
 
 def parse(text: str) -> Any:
     """Return the sympy object of a LaTeX text, with decimals as exact fractions; None if it is unreadable."""
     try:
-        found = latex2sympy(text, is_real=True, normalization_config=_NORMAL, conversion_config=_CONVERSION)
+        found = _Converter(is_real=True, config=_CONVERSION).parse(normalize_latex(text, _NORMAL))
     except (RecursionError, MemoryError):
         raise
     except Exception:  # the parser may raise anything
