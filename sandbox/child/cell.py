@@ -39,6 +39,7 @@ VALUE_FD = 3
 MEMORY_EXIT = 86
 """The exit code for an uncaught MemoryError. A program that forges it still counts as failed."""
 
+EXCEPTHOOK = sys.excepthook
 MAIN = types.ModuleType("__main__")
 
 
@@ -201,10 +202,24 @@ def forget(held: list[Any], name: str = CELL) -> None:
 
 
 def ended_by(error: BaseException) -> int:
-    """Return the exit code of a program that raised this; write the traceback to standard error."""
+    """Return the exit code of a program that raised this; write the traceback to standard error, or call the program's
+    `sys.excepthook`."""
     if isinstance(error, SystemExit):
         return exit_code_of(error)
-    report(error)
+    hook = getattr(sys, "excepthook", EXCEPTHOOK)
+    if hook is EXCEPTHOOK:
+        report(error)
+    else:
+        try:
+            trace = error_text.own_trace(error)
+            _native.call_alone(hook, type(error), error.with_traceback(trace), trace)
+        except SystemExit as stop:
+            return exit_code_of(stop)
+        except BaseException as failed:  # the hook is the program's
+            say("Error in sys.excepthook:\n")
+            report(failed)
+            say("\nOriginal exception was:\n")
+            report(error)
     return MEMORY_EXIT if isinstance(error, MemoryError) else 1
 
 
@@ -307,8 +322,7 @@ def compiled_deeper(source: str, name: str) -> Parts:
 def evaluated(body: types.CodeType | None, tail: types.CodeType | None, namespace: dict[str, Any]) -> object:
     if body is not None:
         _native.call_alone(exec, body, namespace)
-    value: object = None if tail is None else _native.call_alone(eval, tail, namespace)
-    return value
+    return None if tail is None else _native.call_alone(eval, tail, namespace)
 
 
 def awaited(body: types.CodeType | None, tail: types.CodeType | None, namespace: dict[str, Any]) -> object:
@@ -326,12 +340,11 @@ def awaited(body: types.CodeType | None, tail: types.CodeType | None, namespace:
                 value = await value  # type: ignore[misc]
         return value if tail is not None else None
 
-    whole.__code__ = whole.__code__.replace(co_filename="<string>")  # hides this frame from tracebacks
+    whole.__code__ = whole.__code__.replace(co_filename="<await>")  # hides this frame from tracebacks
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        value: object = _native.call_alone(loop.run_until_complete, whole())
-        return value
+        return _native.call_alone(loop.run_until_complete, whole())
     finally:
         for task in (left := asyncio.all_tasks(loop)):
             task.cancel()

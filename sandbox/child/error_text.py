@@ -2,27 +2,33 @@
 
 import errno
 from traceback import TracebackException
+from types import TracebackType
 
-CELL_FILE = "<cell"
-"""The prefix of the file names of cells."""
+OWN_FILES = ("<cell", "<string>")
+"""The prefixes of the file names of a program: of cells, and of what it executes from a text."""
+
+
+def own_trace(error: BaseException) -> TracebackType | None:
+    """Return the traceback from the first frame of the program on."""
+    trace = error.__traceback__
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(OWN_FILES):
+        trace = trace.tb_next  # frames of rocstar, which must not count for the program's sys.tracebacklimit
+    return trace
 
 
 def error_text(error: BaseException) -> str:
     """Return the traceback as lines with newlines, with causes and groups. Raise MemoryError."""
-    trace = error.__traceback__
-    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(CELL_FILE):
-        trace = trace.tb_next  # frames of rocstar, which must not count for the program's sys.tracebacklimit
-    summary = TracebackException(type(error), error, trace, lookup_lines=False, compact=True)
-    keep_cell_frames(summary)
+    summary = TracebackException(type(error), error, own_trace(error), lookup_lines=False, compact=True)
+    keep_own_frames(summary)
     return "".join(summary.format())
 
 
-def keep_cell_frames(summary: TracebackException) -> None:
+def keep_own_frames(summary: TracebackException) -> None:
     """Remove the frames of libraries from an error and its causes, contexts and members."""
     left, seen = [summary], {id(summary)}
     while left:  # a chain may be longer than the interpreter's stack is deep
         one = left.pop()
-        one.stack[:] = [frame for frame in one.stack if frame.filename.startswith(CELL_FILE)]
+        one.stack[:] = [frame for frame in one.stack if frame.filename.startswith(OWN_FILES)]
         for other in (one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())):
             if other is not None and id(other) not in seen:
                 seen.add(id(other))

@@ -107,10 +107,11 @@ await f()
 """
 
 
-async def test_of_its_stack_a_program_sees_what_it_does_under_the_interpreter_alone(
-    both: Both, tmp_path: Path
+@pytest.mark.parametrize("about", ["stacks", "uncaught errors"])
+async def test_a_program_has_the_stack_and_the_error_that_it_has_under_the_interpreter_alone(
+    both: Both, tmp_path: Path, about: str
 ) -> None:
-    for code in PROGRAMS["stacks"]:
+    for code in PROGRAMS[about]:
         expected = interpreted(code, tmp_path / "program.py")
         for ended in await both(code):
             assert (ended.exit_code, ended.stdout, ended.stderr) == expected
