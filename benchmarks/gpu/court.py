@@ -42,11 +42,10 @@ def start(question: Path, options: argparse.Namespace) -> subprocess.Popen[bytes
 def stop(court: subprocess.Popen[bytes]) -> None:
     """End a court; its runs end with it."""
     court.send_signal(signal.SIGTERM)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         court.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        court.kill()
-        court.wait()
+    court.kill()
+    court.wait()
 
 
 def pack(runs: Path, file: Path) -> int:
@@ -71,14 +70,15 @@ def main() -> int:
     options = parser.parse_args()
     options.runs, options.out = options.runs.resolve(), options.out.resolve()
     options.questions = [question.resolve() for question in options.questions]
-    for question in options.questions:
-        if not question.is_file():
-            parser.error(f"no such question: {question}")
+    if missing := [question for question in options.questions if not question.is_file()]:
+        parser.error(f"no such question: {missing[0]}")
     options.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.budget
-    courts = [start(question, options) for question in options.questions]
+    courts: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
+        for question in options.questions:
+            courts.append(start(question, options))
         for court in courts:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 court.wait(max(0.0, end - time.monotonic()))

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -330,6 +331,33 @@ def test_a_gpu_court_packs_what_ended_for_another_machine(
     assert held("--seeds", "1", "--runs", str(tmp_path / "elsewhere"), "--out", str(tmp_path / "r.json")) == 0
     assert json.loads((tmp_path / "r.json").read_text())["seeds"] == [0] and commands(tmp_path) == made
     assert not list((tmp_path / "elsewhere").rglob("commands"))
+
+
+ENDED = """
+import signal, subprocess, sys
+from benchmarks.gpu import court
+
+courts = []
+def start(*_):
+    if courts:
+        signal.raise_signal(signal.SIGTERM)
+    courts.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+    return courts[0]
+
+court.start = start
+try:
+    court.main()
+except SystemExit as stop:
+    print(stop.code, [one.returncode for one in courts])
+"""
+
+
+def test_a_gpu_court_that_is_ended_ends_the_courts_that_it_has_begun(tmp_path: Path) -> None:
+    (tmp_path / "q.toml").write_text(QUESTION)
+    questions = [str(tmp_path / "q.toml")] * 2
+    words = [sys.executable, "-c", ENDED, f"--runs={tmp_path}", f"--out={tmp_path / 'out'}", *questions]
+    ended = subprocess.run(words, cwd=gpu_court.ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ended.stdout, ended.returncode) == (f"1 [{-signal.SIGTERM}]\n", 0), ended.stderr
 
 
 def test_a_court_on_its_first_seeds_decides_nothing_and_goes_on(held: Any, tmp_path: Path) -> None:
