@@ -81,6 +81,19 @@ def test_a_healthy_run_has_nothing(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "entropy_collapse (no entropy/mean)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("right", "code", "standing"), [(6, 1, ["held_out_fall"]), (30, 0, [])])
+def test_held_out_questions_that_are_solved_less_often_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], right: int, code: int, standing: list[str]
+) -> None:
+    run = tmp_path / "run"
+    before, after = (write_evaluation(run, step, [k < n for k in range(60)]) for step, n in ((0, 30), (10, right)))
+    write_rows(run, [before, *healthy(10), after])
+    assert main(["doctor", str(run), "--json"]) == code
+    assert [one["alarm"] for one in json.loads(capsys.readouterr().out)["standing"]] == standing
+    assert main(["doctor", str(run)]) == code
+    assert ("from step 0 to 10 by -40.0%" in capsys.readouterr().out) == bool(standing)
+
+
 def test_what_is_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(tmp_path)]) == 2
     assert "no metrics.jsonl" in capsys.readouterr().err
