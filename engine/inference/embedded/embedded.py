@@ -83,6 +83,24 @@ class EmbeddedEngine:
     their KV is computed again.
     """
 
+    version = 0
+    busy_s = 0.0
+    """Seconds the device thread has spent decoding."""
+    starved_s = 0.0
+    """... while a request waited for a slot."""
+    rows_evicted = 0
+    """Rows whose KV gave way to that of others."""
+    out_of_memory = 0
+    """How often memory ran out."""
+    _failures = 0
+    """How often in a row, without a forward in between."""
+    _attempted = 0
+    """Rows that the present step is to run."""
+    _holds = 0
+    _num_joined = 0
+    _error: Exception | None = None
+    _stopped: str | None = "the engine has not been entered"
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -118,20 +136,6 @@ class EmbeddedEngine:
         self._max_running = self._max_rows = max_running
         """The row limit: lower than `max_running` from an out-of-memory until the next publish."""
         self._kv = SlotKv(**self._kv_shape, device=self._device, capacity=self._capacity())
-        self.version = 0
-        self.busy_s = 0.0
-        """Seconds the device thread has spent decoding."""
-        self.starved_s = 0.0
-        """... while a request waited for a slot."""
-        self.rows_evicted = 0
-        """Rows whose KV gave way to that of others."""
-        self.out_of_memory = 0
-        """How often memory ran out."""
-        self._failures = 0
-        """How often in a row, without a forward in between."""
-        self._attempted = 0
-        """Rows that the present step is to run."""
-        self._holds = 0
         self._reading = threading.Lock()
         """Held by the device thread for as long as a burst reads the weights."""
         self._slots = Slots(self._kv, max_running)
@@ -147,7 +151,6 @@ class EmbeddedEngine:
         """Trajectories in lockstep, by the order in which they joined: a branch by its root's, and its name."""
         self._absent: set[str] = set()
         """Those of them that have no request now; while there is one, no forward runs."""
-        self._num_joined = 0
         self._pending: dict[str, DecodeRequest | ScoreRequest] = {}
         """Every request with a waiter, by trajectory; only the event loop uses it."""
         self._granting: dict[str, Callable[[], None]] = {}
@@ -158,8 +161,6 @@ class EmbeddedEngine:
         """The trajectory whose KV a branch begins with."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._error: Exception | None = None
-        self._stopped: str | None = "the engine has not been entered"
 
     async def __aenter__(self) -> EmbeddedEngine:
         self._stopped = None
