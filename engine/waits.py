@@ -18,8 +18,20 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
+T = TypeVar("T")
 _BOARD: ContextVar[WaitBoard | None] = ContextVar("rocstar_waits", default=None)
+
+
+@contextlib.contextmanager
+def bound(variable: ContextVar[T | None], value: T) -> Iterator[T]:
+    """The variable has this value in this task and in all that it starts inside the block."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,14 +85,9 @@ class WaitBoard:
         """Oldest first."""
         return list(self._entries)
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[WaitBoard]:
+    def installed(self) -> contextlib.AbstractContextManager[WaitBoard]:
         """`waiting` writes here, in this task and all that it starts inside the block."""
-        token = _BOARD.set(self)
-        try:
-            yield self
-        finally:
-            _BOARD.reset(token)
+        return bound(_BOARD, self)
 
     def age_s(self, wait: Wait) -> float:
         """Seconds since it began."""

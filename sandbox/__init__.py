@@ -6,6 +6,8 @@
 Names are imported on first use: zygotes and `--help` need few of them.
 """
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +30,20 @@ _MODULES = {
 __all__ = [*_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package that imports a name on its first use.
+
+    modules: the module of each name, relative to the package.
+    """
+    names = vars(sys.modules[package])
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        names[name] = getattr(import_module(f"{package}.{modules[name]}"), name)
+        return names[name]
+
+    return get, lambda: sorted({*names, *modules})
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -20,11 +20,11 @@ Names are imported when they are first asked for: a recipe is read without torch
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import rocstar.engine  # noqa: F401  it sets how OpenMP's threads wait, before torch is loaded
+from rocstar.sandbox import lazy_names
 
 if TYPE_CHECKING:
     from rocstar.train.evaluation.saved_model import Evaluated as Evaluated
@@ -104,14 +104,4 @@ async def evaluate(
     )
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from rocstar.engine.types import Group
-from rocstar.engine.waits import WaitBoard
+from rocstar.engine.waits import WaitBoard, bound
 
 _BOARD: ContextVar[ProgressBoard | None] = ContextVar("rocstar_progress", default=None)
 _ATTEMPTS: ContextVar[Attempts | None] = ContextVar("rocstar_attempts", default=None)
@@ -73,14 +73,9 @@ class Attempts:
     clock: Callable[[], float] = time.monotonic
     running: dict[str, RunningAttempt] = field(default_factory=dict)
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self) -> contextlib.AbstractContextManager[Attempts]:
         """Trajectories of this task, and of all that it starts inside the block, count here."""
-        token = _ATTEMPTS.set(self)
-        try:
-            yield
-        finally:
-            _ATTEMPTS.reset(token)
+        return bound(_ATTEMPTS, self)
 
     def slowest(self) -> RunningAttempt | None:
         """Return the oldest in flight; of those that began together, the one whose last turn ended first.
@@ -125,14 +120,9 @@ class ProgressBoard:
         """The works under way, in the order of their beginnings."""
         return list(self._works)
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[ProgressBoard]:
+    def installed(self) -> contextlib.AbstractContextManager[ProgressBoard]:
         """`working` writes here, in this task and all that it starts inside the block."""
-        token = _BOARD.set(self)
-        try:
-            yield self
-        finally:
-            _BOARD.reset(token)
+        return bound(_BOARD, self)
 
     @contextlib.contextmanager
     def showing(self, work: Work) -> Iterator[None]:

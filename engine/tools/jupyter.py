@@ -76,9 +76,6 @@ class JupyterTool(Tool):
         await session.close()
 
 
-JUPYTER_SCHEMA: Mapping[str, Any] = JupyterTool(limits=Limits(), flavour="stdlib", style="plain").schema
-
-
 CLOSE_TIMEOUT_S = 10.0
 RESEED = "__import__('sys').modules['rocstar.sandbox.child.cell'].reseed_branch({})"
 """A cell that leaves no name behind."""

@@ -5,7 +5,7 @@ from traceback import TracebackException
 from types import TracebackType
 
 OWN_FILES = ("<cell", "<string>")
-"""The prefixes of the file names of a program: of cells, and of what it executes from a text."""
+"""The prefixes of the file names of a program: of cells, and of texts that it executes."""
 
 
 def own_trace(error: BaseException) -> TracebackType | None:

@@ -3,8 +3,9 @@
 Names are imported on first use, because cli.py is also imported where Redis's client is not installed.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rocstar.sandbox import lazy_names
 
 if TYPE_CHECKING:
     from rocstar.sandbox.fabric.client import RedisFabric as RedisFabric
@@ -14,10 +15,4 @@ if TYPE_CHECKING:
 _MODULES = {"RedisFabric": "client", "RedisWorker": "worker", "WorkerInfo": "wire"}
 
 __all__ = [*_MODULES]
-
-
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

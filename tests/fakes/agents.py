@@ -7,6 +7,7 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.inference.base import Sampling
 from rocstar.engine.rollout.rollout import Agent, RolloutLimits
 from rocstar.engine.tools.box import Dispatcher
+from rocstar.engine.tools.jupyter import JupyterTool
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PYTHON_TOOL, PythonTool
 from rocstar.engine.types import Attempt, Outcome, Scored, Task
 from rocstar.sandbox.types import Limits
@@ -15,6 +16,7 @@ from tests.fakes.scripted_policy import ByteTokenizer, ScriptedPolicy
 
 TOKENIZER = ByteTokenizer()
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [PYTHON_SCHEMA])
+JUPYTER_SCHEMA = JupyterTool(limits=Limits(), flavour="stdlib", style="plain").schema
 TASK = Task(id="t", source="s", question="2+2?", answer="4")
 
 

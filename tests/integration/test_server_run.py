@@ -214,10 +214,11 @@ def test_servers_that_are_children(
     real, pids = Replica.generate, []
 
     async def generate(self: Replica, ids: list[int], **options: Any) -> Generation:
-        pids.append(self.server_pid)
+        guard = self._server
+        pids.append(guard.pid if guard else None)
         if len(pids) == 60:
-            assert self.server_pid is not None
-            os.kill(self.server_pid, signal.SIGKILL)
+            assert guard is not None
+            os.kill(guard.pid, signal.SIGKILL)
         return await real(self, ids, **options)
 
     monkeypatch.setattr(Replica, "generate", generate)

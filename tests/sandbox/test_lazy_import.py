@@ -58,3 +58,11 @@ def test_what_is_there_or_missing_is_left_alone() -> None:
     install_lazy_import("no_such_package")
     with pytest.raises(ModuleNotFoundError):
         imported("no_such_package")
+
+
+@pytest.mark.parametrize("package", ["rocstar.sandbox", "rocstar.sandbox.fabric", "rocstar.train"])
+def test_a_package_has_its_names_and_no_others(package: str) -> None:
+    module = importlib.import_module(package)
+    assert set(module.__all__) <= set(dir(module)) and all(hasattr(module, name) for name in module.__all__)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        _ = module.nothing

@@ -143,8 +143,8 @@ async def fly(
 
 def server_tree(replica: Replica) -> list[int]:
     """The server's processes, without the guard above them."""
-    assert replica.server_pid is not None
-    return descendants(replica.server_pid)
+    assert replica._server is not None
+    return descendants(replica._server.pid)
 
 
 def scheduler_of(replica: Replica) -> int:

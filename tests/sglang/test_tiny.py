@@ -271,7 +271,8 @@ async def test_a_killed_server_comes_back_with_the_version_that_it_served(
     """The trajectories of a rollout go on on another one: see test_faults.py."""
     task = asyncio.create_task(ask(replica, prompt(399), "lost", 300))
     await running(replica, 1)
-    children = Path(f"/proc/{replica.server_pid}/task/{replica.server_pid}/children")
+    assert replica._server is not None
+    children = Path(f"/proc/{replica._server.pid}/task/{replica._server.pid}/children")
     os.kill(int(children.read_text().split()[0]), signal.SIGKILL)  # noqa: ASYNC240
     with pytest.raises(InferenceError, match="replica_lost"):
         await task

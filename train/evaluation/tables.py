@@ -66,12 +66,13 @@ def _attempts(sets: Mapping[str, SetNumbers]) -> Table:
     rows = []
     for name, one in sets.items():
         kinds = ", ".join(f"{number} {kind}" for kind, number in one.failures.items())
+        short = one.failed_left_out.n_short.get(str(one.k))
         rows.append(
             [
                 name,
                 f"{one.num_questions * one.k:,}",
                 f"{one.failed:,}" + (f" ({kinds})" if kinds else ""),
-                NONE if one.num_short is None else f"{one.num_short:,}",
+                NONE if short is None else f"{short:,}",
                 f"{one.truncated:,}",
                 f"{one.unextracted:,}",
                 number(one.tokens_mean),
@@ -190,11 +191,6 @@ class SetNumbers(msgspec.Struct, kw_only=True):
     contamination: Overlap | None = None
     hidden: bool = False
     questions: dict[str, QuestionNumbers] = {}
-
-    @property
-    def num_short(self) -> int | None:
-        """The questions with fewer than k scored attempts."""
-        return self.failed_left_out.n_short.get(str(self.k))
 
 
 class Results(msgspec.Struct, kw_only=True):

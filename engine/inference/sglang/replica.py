@@ -132,11 +132,6 @@ class Replica(Inference):
     def ready(self) -> bool:
         return self.engine.broken is None
 
-    @property
-    def server_pid(self) -> int | None:
-        """The pid of the guard above the server; None while it is down."""
-        return None if self._server is None else self._server.pid
-
     async def wait_ready(self, deadline: float | None) -> None:
         """Until the server serves. TimeoutError past `deadline` on the loop's clock."""
         async with asyncio.timeout_at(deadline):

@@ -182,14 +182,16 @@ async def test_a_killed_server_comes_back_with_the_present_weights(
         assert (await ask(replica, [5, 6], "s0/t/4", 8)).version_spans == ((0, 8, 3),)
         assert await replica.restart() is replica and replica.restarts == 2
         assert (await ask(replica, [5, 6], "s0/t/5", 8)).version_spans == ((0, 8, 3),)
-        guard = replica.server_pid
+        guard = replica._server
         assert guard is not None
-    assert not is_alive(guard)
+    assert not is_alive(guard.pid)
 
 
 def kill_server(replica: Replica) -> None:
     """The server itself, not the guard above it."""
-    children = Path(f"/proc/{replica.server_pid}/task/{replica.server_pid}/children").read_text().split()
+    guard = replica._server
+    assert guard is not None
+    children = Path(f"/proc/{guard.pid}/task/{guard.pid}/children").read_text().split()
     assert children
     os.kill(int(children[0]), signal.SIGKILL)
 

@@ -12,11 +12,11 @@ from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.rollout.group import run_group
 from rocstar.engine.rollout.rollout import Agent, run_trajectory
 from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JUPYTER_TOOL, JupyterTool
+from rocstar.engine.tools.jupyter import JUPYTER_TOOL, JupyterTool
 from rocstar.engine.types import Scored, Task, ToolCall, Trajectory, TrajectoryKey
 from rocstar.sandbox.pool.pool import SandboxPool
 from rocstar.sandbox.types import Limits
-from tests.fakes.agents import TOKENIZER, make_agent, tool_call
+from tests.fakes.agents import JUPYTER_SCHEMA, TOKENIZER, make_agent, tool_call
 from tests.fakes.scripted_policy import check_trajectory
 
 CHAT = ChatFormat(TOKENIZER, load_template("compact", None), [JUPYTER_SCHEMA])

@@ -6,7 +6,7 @@ import pytest
 
 from rocstar.engine.chat.chat import ChatFormat, load_template
 from rocstar.engine.tools.box import Dispatcher
-from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA, JupyterTool
+from rocstar.engine.tools.jupyter import JupyterTool
 from rocstar.engine.tools.python import PYTHON_SCHEMA, PythonTool
 from rocstar.engine.types import Task
 from rocstar.sandbox.pool.pool import SandboxPool
@@ -17,6 +17,7 @@ from rocstar.train.recipe.errors import ConfigError, TrainingStopped
 from rocstar.train.recipe.load import parse_recipe
 from rocstar.train.serving import agent
 from rocstar.train.tasks.tools import tool_box
+from tests.fakes.agents import JUPYTER_SCHEMA
 from tests.fakes.sandbox import FakeSandbox
 from tests.fakes.scripted_policy import CHATML_TOKENS, ByteTokenizer
 

@@ -7,7 +7,6 @@ import pytest
 
 from rocstar.engine.chat.toolcalls import parse_tool_calls
 from rocstar.engine.record.json_record import Verdict, to_record
-from rocstar.engine.tools.jupyter import JUPYTER_SCHEMA
 from rocstar.engine.tools.python import PYTHON_SCHEMA
 from rocstar.engine.types import (
     FinishReason,
@@ -21,6 +20,7 @@ from rocstar.engine.types import (
     Turn,
 )
 from rocstar.train.reading.view.conversation import conversation, given_answer, pieces, row_texts
+from tests.fakes.agents import JUPYTER_SCHEMA
 from tests.fakes.scripted_policy import ByteTokenizer
 
 PROGRAM = "import sys\nfor line in sys.stdin:\n    print('<b>', line)"
