@@ -37,7 +37,8 @@ def oracle_loss(
         for k in places:
             now, mu, advantage = now_T[k], float(rollout_T[k]), float(advantages_T[k])
             ratio = torch.exp(now - (float(old_T[k]) if name == "clip" else mu))
-            found.append(_token(name, now, mu, sequence_ratio if name == "gspo" else ratio, advantage))
+            own_ratio = sequence_ratio.detach() * torch.exp(now - now.detach())
+            found.append(_token(name, now, mu, own_ratio if name == "gspo" else ratio, advantage))
     return torch.stack(found) if found else now_T
 
 

@@ -4,6 +4,7 @@ Legend: `_T` tokens, `_S` sequences.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,12 @@ def stale_tokens(seed: int, *, dtype: torch.dtype = torch.float64) -> PolicyToke
     )
 
 
+def by_token(tokens: PolicyTokens) -> PolicyTokens:
+    """With an advantage for each token, as a teacher or forks give them; both signs in a sequence."""
+    signs_T = torch.arange(len(tokens.advantages_T)).remainder(3) - 1
+    return replace(tokens, advantages_T=tokens.advantages_T * signs_T)
+
+
 def given(tokens: PolicyTokens) -> tuple[Any, ...]:
     return tokens.old_logprobs_T, tokens.rollout_logprobs_T, tokens.advantages_T, tokens.lengths_S
 
@@ -49,7 +56,7 @@ def given(tokens: PolicyTokens) -> tuple[Any, ...]:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", LOSSES)
 def test_value_and_gradient_are_those_of_the_oracle(name: str, seed: int) -> None:
-    tokens = stale_tokens(seed)
+    tokens = by_token(stale_tokens(seed)) if seed % 2 else stale_tokens(seed)
     other_T = tokens.logprobs_T.detach().clone().requires_grad_()
     ours_T, theirs_T = made(name)(tokens), oracle_loss(name, other_T, *given(tokens))
     torch.testing.assert_close(ours_T, theirs_T, rtol=1e-12, atol=1e-14)
