@@ -54,6 +54,8 @@ class PolicyLoss(ABC):
     __slots__ = ()
     reads_sequences: ClassVar[bool] = False
     """True if a token's loss depends on other tokens of its sequence: `lengths_S` is then given."""
+    problem: str = ""
+    """Why a loss could not be made: those tokens then have NaN, which stops all ranks."""
 
     @abstractmethod
     def __call__(self, tokens: PolicyTokens) -> Tensor:

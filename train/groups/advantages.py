@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 from rocstar.engine.types import Scored, Trajectory
 from rocstar.train.algorithm.advantages import ESTIMATORS, Advantage, Estimator, Path, Sample
 from rocstar.train.algorithm.advantages.tree import path_weights
 from rocstar.train.recipe import own_code
-from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.errors import TrainingStopped
 
 LOG = logging.getLogger(__name__)
 FIELD = "rl.advantage"
+TAKES = ("the groups of a batch alone (rocstar/train/algorithm/advantages/sample.py)",)
 
 
 def sample_of(trajectory: Trajectory, outcome: Scored, teacher: Sequence[float] | None = None) -> Sample:
@@ -57,7 +58,7 @@ def path_weights_of(trajectories: Sequence[Trajectory]) -> list[float]:
 def check_advantage(name: str) -> None:
     """Read an estimator of the recipe's own; ConfigError if it is not there or takes no batch."""
     if name not in ESTIMATORS:
-        _own(name)
+        own_code.load_plain(name, field=FIELD, takes=TAKES)
 
 
 def estimate(name: str, groups: Sequence[Sequence[Sample]]) -> list[list[float | tuple[float, ...]]]:
@@ -70,26 +71,14 @@ def estimate(name: str, groups: Sequence[Sequence[Sample]]) -> list[list[float |
     """
     if name in ESTIMATORS:
         return _checked(ESTIMATORS[name](groups), groups)
-    estimator = _own(name)
+    estimator: Estimator = own_code.load_plain(name, field=FIELD, takes=TAKES)
     try:
         return _checked(estimator(groups), groups)
-    except Exception as error:  # the user's code: whatever it raises, there is nothing to learn from
+    except (Exception, SystemExit) as error:  # the user's code: whatever it raises, there is nothing to learn from
         LOG.warning("%s = %r failed", FIELD, name, exc_info=True)
         raise TrainingStopped(
             f"{FIELD} = {name!r} failed: {type(error).__name__}: {error}; mend it and go on with --resume"
         ) from error
-
-
-def _own(name: str) -> Estimator:
-    found: Estimator = own_code.load_function(name, field=FIELD)
-    try:
-        inspect.signature(found).bind(())
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{FIELD} = {name!r} cannot be called with the groups of a batch alone: {error}; see "
-            "rocstar/train/algorithm/advantages/sample.py"
-        ) from None
-    return found
 
 
 def _checked(
@@ -107,8 +96,8 @@ def _checked(
 
 
 def _plain(advantage: Advantage, sample: Sample) -> float | tuple[float, ...]:
-    if isinstance(advantage, int | float):
-        return _finite(advantage)
+    if isinstance(advantage, Real):  # also a number of numpy
+        return _finite(float(advantage))
     if len(advantage) != sample.num_tokens:
         raise ValueError(f"it gave {len(advantage)} advantages for a sample of {sample.num_tokens} loss tokens")
     return tuple(_finite(value) for value in advantage)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -34,11 +33,7 @@ def fork_rule(rl: RlConfig) -> ForkRule | None:
 
 
 def _own(name: str) -> Chooses:
-    found = own_code.load_function(name, field=FIELD)
-    try:
-        inspect.signature(found).bind(None, ())
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{FIELD} = {name!r} cannot be called with a task and its turns: {error}") from None
+    found = own_code.load_plain(name, field=FIELD, takes=("a task", "its turns"))
 
     def chooses(task: Task, turns: Sequence[Turn]) -> bool:
         try:
@@ -46,7 +41,7 @@ def _own(name: str) -> Chooses:
             if not isinstance(chosen, bool):
                 raise TypeError(f"it gave {chosen!r:.80}, not True or False")
             return chosen
-        except Exception as error:  # the user's code: whatever it raises, there is no decision
+        except (Exception, SystemExit) as error:  # the user's code: whatever it raises, there is no decision
             LOG.warning("%s = %r failed", FIELD, name, exc_info=True)
             raise TrainingStopped(
                 f"{FIELD} = {name!r} failed on task {task.id!r}: {type(error).__name__}: {error}; correct it and go "

@@ -410,6 +410,10 @@ class Learner:
             why = f"gradient norm {norm}, loss {loss}"
             if math.isfinite(norm) and math.isfinite(loss):
                 why += ", but a log-prob or another rank's loss is not finite"
+            problems = ["" if settings is None else settings.loss.problem] * self.world_size
+            if self.world_size > 1:
+                dist.all_gather_object(problems, problems[0])
+            why = next(filter(None, problems), why)
             made = self._num_made
             changed = f"{made} earlier updates of the batch were made" if made else "no weight was changed"
             raise NonFiniteGradientError(f"{why}; {changed}", parts)

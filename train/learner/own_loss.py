@@ -3,7 +3,8 @@
 Every rank imports it, and the commands to other ranks hold its name alone.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import torch
@@ -11,32 +12,31 @@ from torch import Tensor
 
 from rocstar.train.algorithm.loss import PolicyLoss, PolicyTokens
 from rocstar.train.recipe import own_code
-from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.rl_config import CONSTANTS
 
 FIELD = "rl.loss"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OwnLoss(PolicyLoss):
     """The function that `spec` names. It always gets whole sequences.
 
-    Calling it raises TrainingStopped if the function raises or does not return a tensor of one loss per token.
+    If it raises, or does not return a tensor of one loss per token with a gradient, `problem` says why.
     """
 
     reads_sequences: ClassVar[bool] = True
     spec: str
+    problem: str = ""
 
     def __call__(self, tokens: PolicyTokens) -> Tensor:
         if not len(tokens.logprobs_T):  # a rank without tokens
             return tokens.logprobs_T
         try:
-            return _loss(self.spec, tokens)
-        except Exception as error:  # the user's code: whatever it raises, there is nothing to learn from
-            problem = own_code.described(error)
-            raise TrainingStopped(
-                f"{FIELD} = {self.spec!r} failed: {problem}; correct it and go on with --resume"
-            ) from error
+            return _loss(self.spec, tokens)[0]
+        except (Exception, SystemExit) as error:  # the user's code; to raise here would leave the other ranks waiting
+            self.problem = f"{FIELD} = {self.spec!r} failed: {own_code.described(error)}; correct it"
+            return tokens.logprobs_T * math.nan
 
 
 def check_loss(name: str) -> None:
@@ -48,7 +48,7 @@ def check_loss(name: str) -> None:
     """
     if name in CONSTANTS:
         return
-    own_code.load_function(name, field=FIELD)
+    own_code.load_plain(name, field=FIELD, takes=("PolicyTokens",))
     rollout_T = -torch.linspace(0.2, 3.0, 6)
     tokens = PolicyTokens(
         logprobs_T=(rollout_T + 0.1).requires_grad_(),
@@ -59,9 +59,8 @@ def check_loss(name: str) -> None:
         lengths_S=(4, 2),
     )
     try:
-        loss_T = _loss(name, tokens)
-        (slope_T,) = torch.autograd.grad(loss_T.sum(), tokens.logprobs_T)
-    except Exception as error:  # the user's code
+        loss_T, slope_T = _loss(name, tokens)
+    except (Exception, SystemExit) as error:  # the user's code
         raise ConfigError(_on_test_tokens(name, own_code.described(error))) from error
     for what, values_T in (("losses", loss_T.detach()), ("gradient in logprobs_T", slope_T)):
         if not values_T.isfinite().all():
@@ -77,13 +76,18 @@ def _on_test_tokens(name: str, problem: str) -> str:
     )
 
 
-def _loss(spec: str, tokens: PolicyTokens) -> Tensor:
-    """Return the function's losses. TypeError or ValueError: not a tensor, of another shape, or without gradient."""
-    loss_T = own_code.load(spec, field=FIELD)(tokens)
+def _loss(spec: str, tokens: PolicyTokens) -> tuple[Tensor, Tensor]:
+    """Return the function's losses and their gradient. It gets copies, which it may change.
+
+    Raises an error of its own; TypeError or ValueError: not a tensor, or of another shape; RuntimeError: no gradient.
+    """
+    columns = {one.name: getattr(tokens, one.name) for one in fields(tokens)}
+    copies = {name: column.clone() for name, column in columns.items() if isinstance(column, Tensor)}
+    loss_T = own_code.load(spec, field=FIELD)(replace(tokens, lengths_S=tuple(tokens.lengths_S or ()), **copies))
     if not isinstance(loss_T, Tensor):
         raise TypeError(f"it returns {type(loss_T).__name__}, not a tensor")
     if loss_T.shape != tokens.logprobs_T.shape:
         raise ValueError(f"it returns shape {tuple(loss_T.shape)} for {len(tokens.logprobs_T)} tokens")
-    if tokens.logprobs_T.requires_grad and not loss_T.requires_grad:
+    if not loss_T.requires_grad:
         raise ValueError("its losses have no gradient in logprobs_T")
-    return loss_T
+    return loss_T, torch.autograd.grad(loss_T.sum(), tokens.logprobs_T, retain_graph=True)[0]

@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,6 +70,21 @@ def load_function(spec: str, *, field: str) -> Any:
     found = load(spec, field=field)
     if not callable(found) or inspect.isclass(found):
         raise ConfigError(f"{field} = {spec!r} is {type(found).__name__}, not a function; name one")
+    return found
+
+
+def load_plain(spec: str, *, field: str, takes: Sequence[str]) -> Any:
+    """Import and return the function that `spec` names, which is called with so many arguments and not awaited.
+
+    ConfigError: see `load_function`, it takes others than `takes` says, or is a coroutine function.
+    """
+    found = load_function(spec, field=field)
+    if inspect.iscoroutinefunction(found):
+        raise ConfigError(f"{field} = {spec!r} is a coroutine function, which nothing awaits; define it with `def`")
+    try:
+        inspect.signature(found).bind(*takes)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{field} = {spec!r} cannot be called with {' and '.join(takes)}: {error}") from None
     return found
 
 

@@ -50,7 +50,7 @@ def _exit_code(work: Callable[[], int], *, resumes: bool, interrupted: Callable[
         print(f"rocstar: {_one_line(str(error))}", file=sys.stderr)
         return 2
     except TrainingStopped as error:
-        print(f"rocstar: {error}", file=sys.stderr)
+        print(f"rocstar: {_one_line(str(error))}", file=sys.stderr)
         return 1
     except OSError as error:
         if isinstance(error, BrokenPipeError) and is_unread():

@@ -133,6 +133,7 @@ def test_an_estimator_that_fails_stops_the_run(own: Any, body: str, told: str) -
         ("own = 3", "not a function"),
         ("class own: pass", "not a function"),
         ("def own(): pass", "cannot be called with the groups"),
+        ("async def own(groups): pass", "is a coroutine function"),
         ("def own(groups, more): pass", "'more'"),
         ("", "has no 'own'"),
     ],

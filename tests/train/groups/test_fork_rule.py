@@ -60,6 +60,7 @@ async def test_a_function_that_fails_stops_the_run(own: Any, body: str, told: st
     [
         ("own = 3", "not a function"),
         ("def own(task): pass", "cannot be called with a task and its turns"),
+        ("async def own(task, turns): return True", "is a coroutine function"),
         ("", "has no 'own'"),
     ],
 )

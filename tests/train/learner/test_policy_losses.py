@@ -20,10 +20,10 @@ from rocstar.train.algorithm.off_policy import Correction
 from rocstar.train.learner.adapters import add_adapters
 from rocstar.train.learner.batch import MicroBatch, empty_microbatch, pack
 from rocstar.train.learner.example import Example
-from rocstar.train.learner.learner import Learner, LossSettings
+from rocstar.train.learner.learner import Learner, LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import update_metrics
 from rocstar.train.learner.own_loss import OwnLoss, check_loss
-from rocstar.train.recipe.errors import ConfigError, TrainingStopped
+from rocstar.train.recipe.errors import ConfigError
 from rocstar.train.recipe.model_config import LoraConfig
 
 from ...fakes.tiny import make_example, policy_tokens
@@ -217,11 +217,28 @@ def gspo(tokens):
 def plain(tokens):
     return -tokens.advantages_T * tokens.logprobs_T * tokens.after_tool_T.logical_not()
 
+def changes_its_input(tokens):
+    loss_T = plain(tokens)
+    for value_T in (tokens.logprobs_T, tokens.old_logprobs_T, tokens.rollout_logprobs_T, tokens.advantages_T):
+        value_T.detach().mul_(3.0)
+    tokens.after_tool_T.logical_not_()
+    return loss_T
+
 def fails_behind_the_test(tokens):
     if len(tokens.logprobs_T) != 6:
         raise KeyError("later")
     return plain(tokens)
 
+def ends_the_program(tokens):
+    return plain(tokens) if len(tokens.logprobs_T) == 6 else exit(0)
+
+def is_of_other_tensors(tokens):
+    return plain(tokens) if len(tokens.logprobs_T) == 6 else torch.zeros_like(tokens.logprobs_T).requires_grad_()
+
+def is_complex(tokens):
+    return plain(tokens) if len(tokens.logprobs_T) == 6 else plain(tokens) * 1j
+
+async def waits(tokens): return plain(tokens)
 def is_no_tensor(tokens): return 3.0
 def gives_one_number(tokens): return plain(tokens).sum()
 def has_no_gradient(tokens): return plain(tokens).detach()
@@ -261,8 +278,9 @@ def test_an_own_function_reads_whole_sequences_and_trains_as_the_built_in_one(ow
         ("does_nothing", "is 0 for every token"),
         ("is_not_finite", "not finite: losses"),
         ("has_a_broken_gradient", "not finite: gradient in logprobs_T"),
-        ("takes_two", "missing 1 required positional argument"),
+        ("takes_two", "cannot be called with PolicyTokens: missing a required argument"),
         ("Loss", "is type, not a function"),
+        ("waits", "is a coroutine function, which nothing awaits"),
         ("missing", "the module has no 'missing'"),
     ],
 )
@@ -274,8 +292,29 @@ def test_a_function_that_gives_no_loss_is_refused_before_the_run(
     assert str(error.value).startswith("rl.loss = ") and "\n" not in str(error.value)
 
 
-def test_a_function_that_fails_in_the_run_stops_it_with_its_line(own: Callable[[str], str]) -> None:
-    check_loss(own("fails_behind_the_test"))
-    loss = OwnLoss(own("fails_behind_the_test"))
-    with pytest.raises(TrainingStopped, match=r"KeyError: 'later' \(own_losses.py, line 15\); correct it and go on"):
-        learner().policy_step([micros_of(1000, None)], dataclasses.replace(settings("clip"), loss=loss))
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fails_behind_the_test", r"KeyError: 'later' \(own_losses.py, line 22\)"),
+        ("ends_the_program", "SystemExit: 0"),
+        ("is_of_other_tensors", "RuntimeError: .* appears to not have been used"),
+        ("is_complex", "RuntimeError: grad can be implicitly created only for real"),
+    ],
+)
+def test_a_function_that_fails_in_the_run_stops_it_with_its_line(
+    name: str, words: str, own: Callable[[str], str]
+) -> None:
+    """As a value that is not finite does, so that all ranks stop; see test_ranks.py."""
+    check_loss(own(name))
+    with pytest.raises(NonFiniteGradientError, match=f"rl.loss = .*{words}.*; correct it; no weight was changed"):
+        learner().policy_step([micros_of(1000, None)], dataclasses.replace(settings("clip"), loss=OwnLoss(own(name))))
+
+
+def test_a_function_that_changes_its_input_changes_its_copies(own: Callable[[str], str]) -> None:
+    found = []
+    for name in ("plain", "changes_its_input"):
+        check_loss(own(name))
+        chosen = dataclasses.replace(settings("clip"), loss=OwnLoss(own(name)))
+        metrics = update_metrics(learner().policy_step([micros_of(1000, None)], chosen))
+        found.append(metrics)
+    assert found[0] == found[1]

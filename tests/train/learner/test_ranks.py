@@ -70,6 +70,9 @@ def test_two_ranks_learn_each_loss_and_each_term_as_one_process_does(folder: Pat
         expected = found[name, 1]
         assert len(expected["grad_norms"]) == 4 and min(expected["grad_norms"]) > 1e-3, name
         assert_same(found[name, 2], expected, atol=1e-5)
+        failed = found[name, 2]["failed"]
+        assert "KeyError: 'alone' (learn.py, line " in failed["message"] and "no weight was" in failed["message"], name
+        assert failed["names"] == [f"0/{k}" for k in range(7)]
     assert found["echo", 2]["stats"][0]["echo_tokens"] > 0
     for name, other in itertools.combinations(sorted(names), 2):
         pairs = zip(found[name, 2]["weights"].values(), found[other, 2]["weights"].values(), strict=True)

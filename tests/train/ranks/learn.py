@@ -27,6 +27,7 @@ from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from rocstar.engine.inference.weight_stream import WeightStream
 from rocstar.engine.inference.weights import DiskWeights
 from rocstar.train.algorithm.advantages import ESTIMATORS, Sample
+from rocstar.train.algorithm.loss import PolicyTokens
 from rocstar.train.algorithm.losses import LOSSES
 from rocstar.train.algorithm.losses.clip import Clip
 from rocstar.train.algorithm.off_policy import Correction, Gate
@@ -39,6 +40,7 @@ from rocstar.train.learner.example import Example
 from rocstar.train.learner.learner import LossSettings, NonFiniteGradientError
 from rocstar.train.learner.loss_stats import LossStats
 from rocstar.train.learner.optim import OptimSpec, bytes_here
+from rocstar.train.learner.own_loss import OwnLoss
 from rocstar.train.learner.sharding import shard
 from rocstar.train.learner.team import LearnerTeam
 from rocstar.train.learner.token_stats_writer import TokenStatsPath
@@ -210,10 +212,18 @@ async def learned(team: LearnerTeam, found: list[LossStats]) -> dict[str, Any]:
     }
 
 
+def fails_on_rank_1(tokens: PolicyTokens) -> torch.Tensor:
+    if os.environ["RANK"] == "1":
+        raise KeyError("alone")
+    return -tokens.advantages_T * tokens.logprobs_T
+
+
 async def lead_term(team: LearnerTeam, case: Case) -> dict[str, Any]:
     await team.use(SPEC)
+    failing = dataclasses.replace(case.settings, loss=OwnLoss(f"{__file__}:fails_on_rank_1"))
+    failed = await stopped(team, failing, updates(0)[:1]) if team.world.size > 1 else None
     found = [await team.policy_step(updates(batch, case), case.settings) for batch in range(2)]
-    result = await learned(team, found)
+    result = await learned(team, found) | {"failed": failed}
     await team.stop()
     return result
 
