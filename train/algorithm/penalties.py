@@ -9,7 +9,8 @@
                right, length costs little.
 
 A penalty can bring a correct attempt below the mean of its group, so that its tokens become less likely although it
-was right (AdaTIR, arXiv 2601.14696). `not_below_zero` keeps A >= 0 there: advantages then no longer sum to 0.
+was right (AdaTIR, arXiv 2601.14696). `not_below_zero` keeps A >= 0 there: advantages then no longer sum to 0. What is
+below 0 without a penalty stays so: a segment before a fork that mostly fails, a turn that an own estimator blames.
 
 The record keeps the reward of the judge, by which Resample-on-Correct splits and a group without signal is known:
 a group in which all are right teaches nothing, whatever its lengths.
@@ -63,12 +64,17 @@ class Penalties:
         return [replace(sample, reward=sample.reward - fall) for sample, fall in falls]
 
 
-def not_below_zero(samples_G: Sequence[Sample], advantages_G: Sequence[Advantage]) -> list[Advantage]:
-    """Return the advantages, those of correct siblings raised to 0 where they are below, token by token."""
-    return [_raised(given) if s.is_correct else given for s, given in zip(samples_G, advantages_G, strict=True)]
+def not_below_zero(
+    samples_G: Sequence[Sample], plain_G: Sequence[Advantage], given_G: Sequence[Advantage]
+) -> list[Advantage]:
+    """Return the penalized advantages; those of correct siblings are raised to 0, or to the plain ones, which have no
+    penalty, where these are below 0, token by token."""
+    triples = zip(samples_G, plain_G, given_G, strict=True)
+    return [_raised(plain, given, s.num_tokens) if s.is_correct else given for s, plain, given in triples]
 
 
-def _raised(advantage: Advantage) -> Advantage:
-    if isinstance(advantage, int | float):
-        return max(0.0, advantage)
-    return tuple(max(0.0, value) for value in advantage)
+def _raised(plain: Advantage, given: Advantage, num_tokens: int) -> Advantage:
+    if isinstance(plain, int | float) and isinstance(given, int | float):
+        return max(given, min(0.0, plain))
+    of_tokens = ([one] * num_tokens if isinstance(one, int | float) else one for one in (plain, given))
+    return tuple(max(after, min(0.0, before)) for before, after in zip(*of_tokens, strict=True))

@@ -98,11 +98,10 @@ def select(
     penalties = Penalties(
         length=config.length_penalty, turns=config.turn_penalty, buffer=config.overlong_buffer, limit=limit
     )
-    if not (penalties.length or penalties.turns or penalties.buffer):
-        advantages: Sequence[Sequence[Advantage]] = estimate(config.advantage, samples)
-    else:
+    advantages: Sequence[Sequence[Advantage]] = estimate(config.advantage, samples)
+    if penalties.length or penalties.turns or penalties.buffer:
         given = estimate(config.advantage, [penalties.applied(group) for group in samples])
-        advantages = [not_below_zero(*pair) for pair in zip(samples, given, strict=True)]
+        advantages = [not_below_zero(*one) for one in zip(samples, advantages, given, strict=True)]
     of_group = {id(group): given for group, given in zip(used, advantages, strict=True)}
     return Selection.of(resampled, [of_group.get(id(group), []) for group in resampled])
 

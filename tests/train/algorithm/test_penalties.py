@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocstar.train.algorithm.advantages import ESTIMATORS, Sample
+from rocstar.train.algorithm.advantages import ESTIMATORS, Advantage, Sample
 from rocstar.train.algorithm.penalties import Penalties, not_below_zero
 
 
@@ -67,15 +67,23 @@ def test_a_buffer_that_is_no_part_of_the_limit_is_refused(buffer: int, limit: in
 @given(SAMPLES.filter(lambda samples: len(samples) > 1), st.sampled_from(sorted({*ESTIMATORS} - {"distill"})))
 def test_the_advantage_of_a_correct_one_is_never_below_zero(samples: list[Sample], name: str) -> None:
     shaped = Penalties(length=1, turns=1, buffer=50, limit=100).applied(samples)
-    (given_G,) = ESTIMATORS[name]([shaped])
-    for one, before, after in zip(samples, given_G, not_below_zero(samples, given_G), strict=True):
+    (plain_G,), (given_G,) = (ESTIMATORS[name]([group]) for group in (samples, shaped))
+    for one, before, after in zip(samples, given_G, not_below_zero(samples, plain_G, given_G), strict=True):
         assert after == (max(0.0, before) if one.is_correct else before) and math.isfinite(after)
 
 
 def test_a_long_correct_answer_would_fall_below_the_mean() -> None:
     """The reason for the bound: three short correct answers, a long one and a wrong one."""
     samples = [sample(1.0, [5]), sample(1.0, [5]), sample(1.0, [5]), sample(1.0, [100]), sample(0.0, [5])]
-    (given_G,) = ESTIMATORS["dr_grpo"]([Penalties(length=0.5).applied(samples)])
+    plain_G, given_G = ESTIMATORS["dr_grpo"]([samples, Penalties(length=0.5).applied(samples)])
     assert given_G[3] < 0
-    assert not_below_zero(samples, given_G)[3] == 0 > not_below_zero(samples, given_G)[4]
-    assert not_below_zero([samples[0]], [(-1.0, 2.0)]) == [(0.0, 2.0)]
+    raised_G = not_below_zero(samples, plain_G, given_G)
+    assert raised_G[3] == 0 > raised_G[4]
+
+
+@pytest.mark.parametrize(("plain", "given_"), [((-1.0, 0.5), (-2.0, -0.5)), (-1.0, (-2.0, -0.5)), ((-1.0, 0.5), -2.0)])
+def test_what_is_below_zero_without_a_penalty_stays_below(plain: Advantage, given_: Advantage) -> None:
+    """A segment before a fork that mostly fails, a blamed turn, a token that a teacher finds unlikely."""
+    (raised,) = not_below_zero([sample(1.0, [1, 1])], [plain], [given_])
+    assert raised == ((-1.0, -0.5) if isinstance(plain, float) else (-1.0, 0.0))
+    assert not_below_zero([sample(1.0, [1, 1])], [plain], [plain]) == [plain]

@@ -168,8 +168,8 @@ def penalized(rows: list[Example], penalties: Penalties) -> list[Example]:
         samples.append(
             Sample(reward=k % 2, is_correct=k % 2 == 1, tokens_U=turns, errors_U=(0,) * len(turns), tool_tokens=others)
         )
-    (given,) = ESTIMATORS["grpo"]([penalties.applied(samples)])
-    advantages = not_below_zero(samples, given)
+    plain, given = ESTIMATORS["grpo"]([samples, penalties.applied(samples)])
+    advantages = not_below_zero(samples, plain, given)
     return [dataclasses.replace(row, advantage=a) for row, a in zip(rows, advantages, strict=True)]
 
 
