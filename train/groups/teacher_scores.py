@@ -28,7 +28,8 @@ KEY_VARIABLE: Final = "ROCSTAR_TEACHER_KEY"
 MOST_REQUESTS: Final = 32
 TIMEOUT_S: Final = 300.0
 """The limit of one request, with its wait in the teacher's queue."""
-TRIES: Final = 3
+TRIES, PAUSE_S = 5, 1.0
+"""Requests in all, and the pause behind the first, which doubles."""
 MOST_BYTES: Final = 64 << 20
 """The limit of an answer, which has about 100 bytes a token, of vLLM 250."""
 MINUS_INFINITY: Final = -9999.0
@@ -69,8 +70,10 @@ async def teacher_scores(teacher: TeacherConfig, groups: Sequence[Group]) -> dic
             async with asyncio.TaskGroup() as requests:
                 tasks = {str(t.key): requests.create_task(one(t)) for t in scored}
         except* TeacherError as failures:
+            problem = str(failures.exceptions[0])
+            shown = problem.replace(key, "***") if key else problem
             raise TrainingStopped(
-                f"teacher.url = {teacher.url!r}: {failures.exceptions[0]}; start an endpoint that scores prompts "
+                f"teacher.url = {teacher.url!r}: {shown}; start an endpoint that scores prompts "
                 "(vLLM, SGLang, rocstar serve), with a context longer than every trajectory, correct teacher.url and "
                 f"teacher.model, or give its key in {KEY_VARIABLE}; --resume goes on"
             ) from None
@@ -82,14 +85,16 @@ async def _score(http: aiohttp.ClientSession, teacher: TeacherConfig, ids: list[
     # SGLang scores no prompt for logprobs = 0, and refuses max_tokens = 0.
     body = {"model": teacher.model, "prompt": ids, "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 1.0}
     problem = ""
-    for _ in range(TRIES):
+    for k in range(TRIES):
+        if k:
+            await asyncio.sleep(PAUSE_S * 2 ** (k - 1))
         try:
             async with http.post(
                 f"{teacher.url.rstrip('/')}/completions", json=body, allow_redirects=False
             ) as response:
                 content, status = await read_at_most(response.content, MOST_BYTES), response.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            problem = f"{type(error).__name__}: {error}"
+            problem = str(error) or f"it gave no answer in {TIMEOUT_S:g} s ({type(error).__name__})"
             continue
         except ValueError as error:
             raise TeacherError(str(error)) from None
@@ -104,12 +109,12 @@ async def _score(http: aiohttp.ClientSession, teacher: TeacherConfig, ids: list[
 def _read(content: bytes, num_ids: int) -> list[float]:
     """Return the prompt's log-probs of an answer. TeacherError for one that has another number, or no number."""
     try:
-        given = json.loads(content)["choices"][0]["logprobs"]["token_logprobs"][:num_ids]
-        first, found = given[0], [math.nan, *map(float, given[1:])]
+        given = json.loads(content)["choices"][0]["logprobs"]["token_logprobs"]
+        first, found = given[0], [math.nan, *map(float, given[1:num_ids])]
     except (KeyError, IndexError, RecursionError, TypeError, ValueError) as error:
         raise TeacherError(f"{content[:MAX_SHOWN]!r} has no log-probs of the prompt ({error})") from None
-    if len(found) != num_ids:
-        raise TeacherError(f"it gave {len(found)} log-probs for {num_ids} tokens")
+    if len(given) not in (num_ids, num_ids + 1):  # with that of a generated token
+        raise TeacherError(f"it gave {len(given)} log-probs for {num_ids} tokens")
     if wrong := [one for one in found[1:] if not MINUS_INFINITY < one <= ROUNDING]:
         raise TeacherError(f"it gave {wrong[0]!r}, which is no log-prob of a token")
     if first is not None:  # the log-probs are then those of the tokens from the second on

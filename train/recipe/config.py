@@ -370,8 +370,7 @@ class Recipe(Section):
                 f"rl.fork = {self.rl.fork!r} copies the sessions of [[tools]], and {other} has state that cannot be "
                 "copied; set rl.fork = 'none', or remove the other"
             )
-        if not self.rl.uses_rewards:
-            check_teacher(self.teacher, self.rl)
+        check_teacher(self.teacher, self.rl)
         labels = [config.label for config in self.eval]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"two sets of eval are called {twice[0]!r}; give one another name: name = '...'")

@@ -344,8 +344,17 @@ class TeacherConfig(Section):
 
 
 def check_teacher(teacher: TeacherConfig, rl: RlConfig) -> None:
-    """Raise ValueError for a recipe that cannot learn from a teacher's log-probs."""
+    """Raise ValueError for a recipe that cannot learn from the teacher's log-probs, or does not."""
+    if rl.uses_rewards and teacher.url:
+        raise ValueError(
+            f"teacher.url = {teacher.url!r} is read with rl.advantage = 'distill' alone; set that, or remove [teacher]"
+        )
+    if rl.uses_rewards:
+        return
     needs = "rl.advantage = 'distill' needs"
+    for name in ("refill", "length_penalty", "turn_penalty", "overlong_buffer"):
+        if value := getattr(rl, name):
+            raise ValueError(f"rl.{name} = {value} changes with rewards, and {needs} none; leave it out")
     if teacher.url.partition("://")[0] not in ("http", "https"):
         raise ValueError(
             f"{needs} a teacher, and teacher.url = {teacher.url!r} is no address; it begins with http:// or https:// "

@@ -9,15 +9,26 @@ recipes set is `Expert[...]`: it works like any other, and is left out of the sh
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
 T = TypeVar("T")
 
 
+LEAST, MOST = 1e-37, 1e37
+"""Numbers with a fraction are 0 or within these, so that float32 holds them, and a sum of some."""
+
+
 class Section(BaseModel):
-    """A table of the recipe: an unknown key is an error, numbers are finite, nothing changes later."""
+    """A table of the recipe: an unknown key is an error, numbers are finite in float32, nothing changes later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _fits_float32(cls, value: T) -> T:
+        if isinstance(value, float) and value and not LEAST <= abs(value) <= MOST:
+            raise ValueError(f"{value:g} does not fit float32; give 0, or a number from {LEAST:g} to {MOST:g}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -105,11 +106,27 @@ async def test_every_loss_token_gets_the_teachers_gap_and_no_reward_is_asked() -
 
 async def test_a_request_is_tried_again_and_the_key_is_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCSTAR_TEACHER_KEY", "secret")
+    pauses: list[float] = []
+
+    async def paused(pause_s: float) -> None:
+        pauses.extend([pause_s] if pause_s else [])  # the server sleeps for 0 s
+
+    monkeypatch.setattr(module.asyncio, "sleep", paused)
     bodies: list[dict[str, Any]] = []
     alone = [Group(task=TASK, trajectories=groups()[0].trajectories[:1])]
     async with endpoint(lambda body, n: by_place(body, n) if n == TRIES else 503, bodies) as teacher:
         assert [*(await teacher_scores(teacher, alone)).values()] == [[-2.0, -3.0, -4.0]]
     assert [body["key"] for body in bodies] == ["Bearer secret"] * TRIES
+    assert pauses == [1.0, 2.0, 4.0, 8.0]
+
+
+async def test_a_teacher_that_hangs_is_said_to_give_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        teacher = TeacherConfig(url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1", model="large")
+        with pytest.raises(TrainingStopped, match=r"it gave no answer in 0.01 s \(TimeoutError\); start an endpoint"):
+            await teacher_scores(teacher, groups()[:1])
 
 
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
@@ -135,6 +152,8 @@ async def test_the_log_probs_of_real_servers_are_read(server: str) -> None:
         (503, TRIES, "it answered 503"),
         (404, 1, "it answered 404 for 6 ids"),
         ([None, -1.0], 1, "it gave 2 log-probs for 6 tokens"),
+        ([None] + [-1.0] * 7, 1, "it gave 8 log-probs for 6 tokens"),
+        ({"status": 401, "response": "wrong key: secret"}, 1, "wrong key: ***"),
         ([None, None, None, None, None, None], 1, "has no log-probs of the prompt"),
         ("nothing", 1, "has no log-probs of the prompt"),
         *(
@@ -150,6 +169,8 @@ async def test_a_teacher_that_scores_no_prompt_ends_the_run_in_one_line(
     answer: Any, requests: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 4000)
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    monkeypatch.setenv("ROCSTAR_TEACHER_KEY", "secret")
     bodies: list[dict[str, Any]] = []
     alone = [Group(task=TASK, trajectories=groups()[0].trajectories[:1])]
     async with endpoint(lambda body, n: answer, bodies) as teacher:
@@ -166,6 +187,9 @@ async def test_a_teacher_that_scores_no_prompt_ends_the_run_in_one_line(
         ({"teacher": {"url": "http://me:word@host/v1"}}, "a password, which no recipe keeps"),
         ({"rl": {"temperature": 0.7}}, "needs rl.temperature = 1"),
         ({"rl": {"timeouts": "negative"}}, "needs rl.timeouts = 'leave_out'"),
+        ({"rl": {"refill": 2}}, "rl.refill = 2 changes with rewards"),
+        ({"rl": {"length_penalty": 0.5}}, "rl.length_penalty = 0.5 changes with rewards"),
+        ({"rl": {"advantage": "grpo"}}, "teacher.url = 'http://host/v1' is read with rl.advantage = 'distill' alone"),
     ],
 )
 def test_a_recipe_that_cannot_be_distilled_is_refused(raw: dict[str, Any], words: str) -> None:
