@@ -74,7 +74,9 @@ class JudgeEndpoint:
             ):
                 status, raw = answer.status, await read_at_most(answer.content, _MAX_ANSWER_BYTES)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise JudgeFault(f"{self.url} did not answer: {error or type(error).__name__}", retryable=True) from None
+            raise JudgeFault(
+                f"{self.url} did not answer: {str(error) or type(error).__name__}", retryable=True
+            ) from None
         except ValueError as error:
             raise JudgeFault(f"{self.url}: {error}", retryable=False) from None
         if status != 200:

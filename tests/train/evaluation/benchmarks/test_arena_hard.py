@@ -6,6 +6,7 @@ The judge is a fake on loopback; its answers have the form of the API's.
 import asyncio
 import json
 import math
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import pytest
 from aiohttp import web
 
 from rocstar.engine.types import Failed, Outcome, Scored, Task
+from rocstar.train.evaluation.benchmarks import judge_endpoint
 from rocstar.train.evaluation.benchmarks.arena_hard import (
     MODEL,
     OUR_PROMPT,
@@ -144,6 +146,15 @@ async def test_the_deadline_ends_the_wait_for_a_judge() -> None:
         past = asyncio.get_running_loop().time() - 1
         with pytest.raises(TimeoutError):
             await judge.score(attempt_at(TASK, "The Elbe."), deadline=past)
+
+
+async def test_a_judge_that_hangs_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_endpoint, "TIMEOUT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        fake = FakeJudge(lambda prompt: "")
+        endpoint = JudgeEndpoint(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", "judge", pause=fake.pause)
+        with pytest.raises(judge_endpoint.JudgeFault, match="did not answer: TimeoutError"):
+            await endpoint.ask([], deadline=None)
 
 
 async def test_the_key_is_sent_and_appears_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
