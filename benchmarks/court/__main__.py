@@ -41,7 +41,7 @@ def main(train: Train = trainer.train) -> int:
     options = parser.parse_args()
     try:
         question, digest = read_question(options.question)
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     if options.simulate:

@@ -419,6 +419,14 @@ def test_a_bad_question_is_one_error(
     assert why in line
 
 
+def test_a_question_that_is_not_there_is_one_error(
+    held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.toml").unlink()
+    assert held() == 2
+    assert "No such file or directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("file", sorted(QUESTIONS.glob("*.toml")), ids=lambda file: file.stem)
 def test_the_arms_of_a_question_are_recipes(file: Path) -> None:
     assert read_question(file)[0].arms
