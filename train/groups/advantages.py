@@ -96,7 +96,7 @@ def _checked(
 
 
 def _plain(advantage: Advantage, sample: Sample) -> float | tuple[float, ...]:
-    if isinstance(advantage, Real):  # also a number of numpy
+    if isinstance(advantage, float | Real):  # also a number of numpy
         return _finite(float(advantage))
     if len(advantage) != sample.num_tokens:
         raise ValueError(f"it gave {len(advantage)} advantages for a sample of {sample.num_tokens} loss tokens")
