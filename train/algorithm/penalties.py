@@ -10,7 +10,7 @@
 
 A penalty can bring a correct attempt below the mean of its group, so that its tokens become less likely although it
 was right (AdaTIR, arXiv 2601.14696). `not_below_zero` keeps A >= 0 there: advantages then no longer sum to 0. A
-value below 0 without a penalty stays so: a segment before a fork that mostly fails, a turn that an own estimator blames.
+value below 0 without a penalty stays so: a segment before a fork that mostly fails, a turn that an estimator blames.
 
 The record keeps the reward of the judge, by which Resample-on-Correct splits and a group without signal is known:
 a group in which all are right teaches nothing, whatever its lengths.
