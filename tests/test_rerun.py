@@ -20,6 +20,16 @@ def test_flaky():
 """
 FAILS = "def test_fails():\n    assert False\n"
 MANY = f"import pytest\n@pytest.mark.parametrize('k', range({MOST}))\ndef test_it(k):\n    assert False\n"
+SHARED = f"""
+import pytest
+@pytest.fixture(scope="session")
+def shared():
+    from other import test_flaky
+    test_flaky()
+@pytest.mark.parametrize("k", range({MOST + 1}))
+def test_it(shared, k):
+    pass
+"""
 CRASHES = "import os\ndef test_crash():\n    os._exit(3)\n"
 PASSED = "flaky: test_one.py::test_flaky failed, then passed alone"
 
@@ -33,11 +43,13 @@ PASSED = "flaky: test_one.py::test_flaky failed, then passed alone"
         (CRASHES, 2, 1, None),
         ("def test_stop():\n    raise KeyboardInterrupt\n", 0, 2, None),
         (MANY, 0, 1, None),
+        (SHARED, 0, 0, f"flaky: test_two.py::test_it[{MOST}] failed, then passed alone"),
     ],
-    ids=["flaky", "fails", "not collected", "crash", "interrupt", "too many"],
+    ids=["flaky", "fails", "not collected", "crash", "interrupt", "too many", "fixture"],
 )
 def test_last_line_and_exit_code(second: str, processes: int, code: int, last: str | None, tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(FLAKY.format(mark=str(tmp_path / "mark")))
+    (tmp_path / "other.py").write_text(FLAKY.format(mark=str(tmp_path / "other_mark")))
     (tmp_path / "test_two.py").write_text(second)
     command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.rerun", "-q", f"-n{processes}"]
     ended = subprocess.run(
