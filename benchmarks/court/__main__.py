@@ -34,7 +34,7 @@ def main(train: Train = trainer.train) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs/court"))
     parser.add_argument("--at-once", type=int, default=1, help="runs at a time, one thread each")
     seeds = number_option(1, MOST_SEEDS, f"a number of seeds, 1 to {MOST_SEEDS}")
-    text = "so many of every arm, also behind its verdict; without it, seeds until each arm is decided"
+    text = "number of seeds of every arm, also after its verdict; without it, until each arm is decided"
     parser.add_argument("--seeds", type=seeds, help=text)
     parser.add_argument("--commit", default="unknown", help="of a tree without git; `-dirty` at its end")
     parser.add_argument("--simulate", action="store_true", help="the rule alone: false findings and power")

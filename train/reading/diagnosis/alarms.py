@@ -333,11 +333,12 @@ def _held_out_fall(history: History) -> str | None:
     change = history.held_out
     if change is None:
         return None
-    name, worst = min(change.sets.items(), key=lambda item: item[1].difference)
-    low, high = worst.interval
-    if worst.difference > -HELD_OUT_FALL or high >= 0:
-        return None
-    return f"{name}: from step {change.before} to {change.after} by {worst.difference:+.1%} [{low:+.1%}, {high:+.1%}]"
+    falls = [
+        f"{name} by {one.difference:+.1%} [{one.interval[0]:+.1%}, {one.interval[1]:+.1%}]"
+        for name, one in change.sets.items()
+        if one.difference <= -HELD_OUT_FALL and one.interval[1] < 0
+    ]
+    return f"from step {change.before} to {change.after}: {', '.join(falls)}" if falls else None
 
 
 SOUNDS: Final[Mapping[str, Sounds]] = {

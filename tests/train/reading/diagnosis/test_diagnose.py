@@ -91,7 +91,7 @@ def test_held_out_questions_that_are_solved_less_often_are_told(
     assert main(["doctor", str(run), "--json"]) == code
     assert [one["alarm"] for one in json.loads(capsys.readouterr().out)["standing"]] == standing
     assert main(["doctor", str(run)]) == code
-    assert ("from step 0 to 10 by -40.0%" in capsys.readouterr().out) == bool(standing)
+    assert ("from step 0 to 10: held by -40.0%" in capsys.readouterr().out) == bool(standing)
 
 
 def test_what_is_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
